@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store.h - what outlives the hub's process: the journal (SQLite, WAL, synchronous=FULL, one
+ * connection), the blobs (a directory, named by SHA-256), and the safetensors form of checkpoints.
+ *
+ * Journal: append-only records (seq, kind, body, chain) with chain_i = SHA-256(chain_{i-1} | seq |
+ * kind | body). One transaction takes all records that wait (group commit). A snapshot is a state
+ * that replay may start from instead of record 1; records before it stay (the audit wants them).
+ * A failed fsync or SQLITE_IOERR/CORRUPT ends the process (the kernel's page state is unknown then);
+ * SQLITE_FULL rolls back and gives E_FULL, nothing is acknowledged.
+ * Invariants
+ *   (J1) a record is visible to readers whole or not at all, and seq has no gaps.
+ *   (J2) nothing that journal_append returned OK for is ever lost.                               */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include "base/base.h"
+
+/* ---- Journal ----------------------------------------------------------------------------------- */
+struct journal;
+struct record { /* body is borrowed */
+    uint64_t seq;
+    uint16_t kind;
+    const uint8_t *body;
+    size_t bytes;
+};
+enum { JOURNAL_BODY_MAX = 1 << 20 };
+/* Opens (create: makes) RUN/journal.db for the one writer. */
+enum brg_status journal_open(const char *path, bool create, struct journal **out, struct err *e)
+    MUST_USE;
+void journal_close(struct journal *j);
+uint64_t journal_last_seq(const struct journal *j);
+struct hash journal_chain(const struct journal *j);
+/* All records of one batch in one durable transaction, seq = last+1, last+2, ... (checked). */
+enum brg_status journal_append(struct journal *j, const struct record *records, size_t count,
+                               struct err *e) MUST_USE;
+enum brg_status journal_snapshot_put(struct journal *j, uint64_t seq, const void *data, size_t n,
+                                     struct err *e) MUST_USE;
+/* The newest snapshot into out (seq 0 and empty where there is none). */
+enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struct buf *out,
+                                     struct err *e) MUST_USE;
+/* Calls visit for each record with seq > after, in order; checks chain and gaps; stops at a failure. */
+typedef enum brg_status journal_visit(void *user, const struct record *r, struct err *e);
+enum brg_status journal_replay(struct journal *j, uint64_t after, journal_visit *visit, void *user,
+                               struct err *e) MUST_USE;
+
+/* ---- Blobs: RUN/blobs/ab/abcdef... by SHA-256; RUN/incoming/<did>.part while arriving -------------- */
+struct blobs;
+enum brg_status blobs_open(const char *run_dir, struct blobs **out, struct err *e) MUST_USE;
+void blobs_close(struct blobs *b);
+/* Path of a blob by hash (whether or not it exists). */
+void blobs_path(const struct blobs *b, const struct hash *h, char out[4096]);
+bool blobs_has(const struct blobs *b, const struct hash *h);
+/* A blob arriving in pieces under a key. offset must equal what is there already. */
+enum brg_status blobs_part_bytes(struct blobs *b, const struct id128 *key, uint64_t *out_bytes) MUST_USE;
+enum brg_status blobs_part_write(struct blobs *b, const struct id128 *key, uint64_t offset,
+                                 const void *data, size_t n, struct err *e) MUST_USE;
+/* fsync, hash, compare, rename into place, fsync of the directory. E_CORRUPT drops the part. */
+enum brg_status blobs_part_finish(struct blobs *b, const struct id128 *key, uint64_t bytes,
+                                  const struct hash *want, struct err *e) MUST_USE;
+enum brg_status blobs_part_drop(struct blobs *b, const struct id128 *key) MUST_USE;
+/* Takes a finished file (same filesystem) into the store: fsync, rename, fsync of the directory. */
+enum brg_status blobs_adopt(struct blobs *b, const char *path, const struct hash *h, struct err *e)
+    MUST_USE;
+enum brg_status blobs_verify(const struct blobs *b, const struct hash *h, struct err *e) MUST_USE;
+enum brg_status blobs_remove(struct blobs *b, const struct hash *h, struct err *e) MUST_USE;
+/* Removes parts and temporary files that no live upload owns; called at start. */
+enum brg_status blobs_sweep(struct blobs *b, struct err *e) MUST_USE;
+
+/* ---- safetensors: u64 header bytes | JSON header | data. Reader is strict: overlaps, gaps, sizes
+ * that do not follow from shape and type, duplicate names and trailing bytes are errors that name the
+ * tensor. ---------------------------------------------------------------------------------------- */
+enum tensor_type { TENSOR_F32 = 1, TENSOR_BF16 = 2, TENSOR_F16 = 3, TENSOR_U8 = 4, TENSOR_I64 = 5,
+                   TENSOR_I32 = 6, TENSOR_F64 = 7 };
+enum { TENSOR_NAME_MAX = 128, TENSOR_DIMS_MAX = 4, TENSORS_MAX = 65536 };
+struct tensor {
+    char name[TENSOR_NAME_MAX];
+    enum tensor_type type;
+    uint32_t dims;
+    uint64_t shape[TENSOR_DIMS_MAX];
+    uint64_t elements;
+    uint64_t offset, bytes; /* within the file, counted from its first byte */
+};
+struct tensors { /* a zeroed struct is an empty table */
+    struct tensor *v;
+    size_t count;
+    struct buf meta; /* JSON object text of __metadata__ ("{}" where there is none): string -> string */
+    uint64_t data_offset, file_bytes;
+};
+void tensors_fini(struct tensors *t);
+size_t tensor_type_bytes(enum tensor_type type);
+const struct tensor *tensors_find(const struct tensors *t, const char *name);
+void tensors_add(struct tensors *t, const char *name, enum tensor_type type, uint32_t dims,
+                 const uint64_t *shape); /* offsets are given out in order, contiguous */
+void tensors_meta_set(struct tensors *t, const char *key, const char *value);
+bool tensors_meta_get(const struct tensors *t, const char *key, char *out, size_t cap);
+/* Lays the header out; sets data_offset, file_bytes and each tensor's offset. data starts 64-aligned. */
+enum brg_status tensors_header(struct tensors *t, struct buf *out, struct err *e) MUST_USE;
+enum brg_status tensors_read(const char *path, struct tensors *out, struct err *e) MUST_USE;
+enum brg_status tensors_parse(const void *data, size_t n, uint64_t file_bytes, const char *path,
+                              struct tensors *out, struct err *e) MUST_USE; /* the pure, fuzzed part */
+/* Hash over names, types and shapes in order: two trainers with equal hashes mean the same vector. */
+struct hash tensors_hash(const struct tensors *t);
+
+/* ---- Checkpoint of the run: one immutable file = parameters + outer state + ledger ----------------
+ * safetensors, in this order: every parameter (F32, model order), "outer.m" (F32, [P]), "ledger" (U8,
+ * [bytes], the hub room's ledger encoding). Metadata: format "beringia-checkpoint-1", run (uuid hex),
+ * version, parent, tokens, theta_sha256 (of the parameters' bytes alone), model (config.json text).
+ * Parameters lie contiguous, so theta is one vector of P floats at data_offset. */
+struct checkpoint {
+    struct tensors table;      /* parameters only, offsets as in the file */
+    uint64_t elements;         /* P */
+    uint64_t theta_offset, m_offset, ledger_offset, ledger_bytes;
+    uint64_t version, parent, tokens;
+    struct hash theta_hash;
+    struct id128 run;
+};
+void checkpoint_fini(struct checkpoint *c);
+enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct err *e) MUST_USE;
+
+struct checkpoint_writer; /* streams: theta and m chunks in any interleaving of two cursors */
+struct checkpoint_head {
+    const struct tensors *table; /* parameters: names, shapes; borrowed */
+    const char *model_json;
+    struct id128 run;
+    uint64_t version, parent, tokens;
+    const void *ledger;
+    size_t ledger_bytes;
+};
+/* Writes to path (a temporary name chosen by the caller). theta_sha256 is not known before the end, so
+ * its place in the header is reserved and filled by finish. */
+enum brg_status checkpoint_writer_open(const char *path, const struct checkpoint_head *head,
+                                       struct checkpoint_writer **out, struct err *e) MUST_USE;
+enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float *x, size_t n,
+                                       struct err *e) MUST_USE;
+enum brg_status checkpoint_write_m(struct checkpoint_writer *w, const float *x, size_t n,
+                                   struct err *e) MUST_USE;
+/* fsync; gives the file's hash, its size and theta's hash. Frees w in every case. */
+enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct hash *out_file,
+                                         uint64_t *out_bytes, struct hash *out_theta,
+                                         struct err *e) MUST_USE;
+void checkpoint_writer_abort(struct checkpoint_writer *w);
+
+#endif

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* train.h - the native trainer: Qwen3 forward and backward, AdamW, its own state. It knows nothing of
+ * hubs and sites: weights and token rows come in, a loss and new weights come out.
+ *
+ * All parameters are one flat vector theta[P] in canonical order (Hugging Face names: model.embed_tokens,
+ * then layer by layer input_layernorm, q_proj, k_proj, v_proj, o_proj, q_norm, k_norm,
+ * post_attention_layernorm, gate_proj, up_proj, down_proj, then model.norm, then lm_head where
+ * untied); gradients and the two AdamW moments are vectors of the same layout.
+ *
+ * Determinism: bit-equal for one build whatever the number of threads (fixed chunks, fixed order).
+ * Shapes in comments: B sequences, T positions, C hidden, V vocabulary. Threads: one trainer belongs to
+ * one calling thread; it runs its own workers. */
+#ifndef TRAIN_TRAIN_H
+#define TRAIN_TRAIN_H
+
+#include "base/base.h"
+#include "store/store.h"
+
+struct model_config { /* config.json of Hugging Face's Qwen3ForCausalLM */
+    uint32_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+        num_key_value_heads, head_dim, max_position_embeddings;
+    double rms_norm_eps, rope_theta, initializer_range;
+    bool tie_word_embeddings;
+};
+enum brg_status model_config_parse(const char *json, size_t bytes, const char *path,
+                                   struct model_config *out, struct err *e) MUST_USE;
+enum brg_status model_config_load(const char *path, struct model_config *out, struct err *e) MUST_USE;
+/* The config.json text (complete: architectures, model_type "qwen3", torch_dtype ...). */
+void model_config_json(const struct model_config *c, struct buf *out);
+/* Fills the tensor table (types F32, canonical order); P = sum of elements. */
+void model_tensors(const struct model_config *c, struct tensors *out);
+uint64_t model_parameters(const struct model_config *c);
+/* Floating-point operations of forward and backward for one token at sequence length T. */
+double model_flops_per_token(const struct model_config *c, uint32_t seq_len);
+/* Linear and embedding N(0, initializer_range), norms 1; a pure function of (config, seed). */
+void model_init(const struct model_config *c, uint64_t seed, float *theta);
+/* Reads weights of a Hugging Face directory (model.safetensors, F32/BF16/F16) into theta[P]; unknown,
+ * missing or misshapen tensors are errors that name the tensor. */
+enum brg_status model_load_weights(const char *dir, const struct model_config *c, float *theta,
+                                   struct err *e) MUST_USE;
+
+struct adamw {
+    double beta1, beta2, eps, weight_decay, clip; /* clip 0 = off; decay on tensors of 2 dimensions */
+};
+struct adamw adamw_default(void); /* 0.9, 0.95, 1e-8, 0.1, 1.0 */
+
+struct trainer;
+struct trainer_options {
+    const struct model_config *model; /* borrowed while creating */
+    uint32_t seq_len, batch_max;      /* rows a step may have at most */
+    uint32_t micro_batch;             /* rows in memory at once; 0 = batch_max (gradient accumulation) */
+    uint32_t threads;                 /* 0 = the processors this process may use */
+};
+/* E_MEMORY says what was asked and which settings shrink it. */
+enum brg_status trainer_create(const struct trainer_options *o, struct trainer **out, struct err *e)
+    MUST_USE;
+void trainer_destroy(struct trainer *t);
+uint64_t trainer_parameters(const struct trainer *t);
+float *trainer_theta(struct trainer *t);  /* [P], borrowed, may be written between steps */
+float *trainer_grad(struct trainer *t);   /* [P] of the last trainer_gradient */
+float *trainer_m(struct trainer *t);      /* AdamW first moment [P] */
+float *trainer_v(struct trainer *t);      /* AdamW second moment [P] */
+uint64_t trainer_steps(const struct trainer *t); /* AdamW's t, for bias correction */
+void trainer_steps_set(struct trainer *t, uint64_t steps);
+/* Mean next-token cross-entropy over rows*T predictions; tokens[rows][T+1]. No gradient. */
+double trainer_loss(struct trainer *t, const int32_t *tokens, uint32_t rows);
+/* Loss and gradient (mean over rows*T predictions) into trainer_grad. rows <= batch_max. */
+double trainer_gradient(struct trainer *t, const int32_t *tokens, uint32_t rows);
+/* AdamW on the gradient there; gives the gradient's norm before clipping. E_NONFINITE (nothing
+ * changed) where it is not finite. */
+enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr, double *out_norm,
+                               struct err *e) MUST_USE;
+
+#endif
