@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* log_os.c - the shore of the log, and how the process ends when the program is wrong. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+void log_os_stamp(char out[LOG_STAMP_BYTES]) {
+    struct timespec now;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t n = strftime(out, LOG_STAMP_BYTES, "%Y-%m-%dT%H:%M:%S", &tm);
+    snprintf(out + n, LOG_STAMP_BYTES - n, ".%03dZ", (int)(now.tv_nsec / NS_PER_MS));
+}
+
+void log_os_write(const char *line, size_t n) {
+    int keep = errno;
+    /* A log that cannot be written must not stop the training: the result is let go. */
+    while (write(STDERR_FILENO, line, n) < 0 && errno == EINTR) {
+    }
+    errno = keep;
+}
+
+_Noreturn void check_failed(const char *cond, const char *file, int line) {
+    char text[600], quoted[300];
+    int n = snprintf(text, sizeof text, "lvl=error room=base ev=check_failed at=%s:%d cond=%s\n",
+                     file, line, log_quote(cond, quoted, sizeof quoted));
+    if (n > 0) log_os_write(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    abort();
+}
