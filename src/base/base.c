@@ -245,7 +245,7 @@ uint8_t get_u8(struct reader *r) {
 
 uint16_t get_u16(struct reader *r) {
     const uint8_t *p = get_bytes(r, 2);
-    return p ? (uint16_t)(p[0] | p[1] << 8) : 0;
+    return p ? (uint16_t)((unsigned)p[0] | (unsigned)p[1] << 8) : 0;
 }
 
 uint32_t get_u32(struct reader *r) {

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+# One Makefile, GNU make. `make help` lists the targets; docs/hacking.md tells how to work with it.
+#
+# A room is a directory below src/; its objects go to build/<variant>/obj/src/<room>/. Nothing is
+# listed by hand: new *.c files, new test directories and even empty rooms are found by wildcard.
+# What one room needs for itself stands in its own src/<room>/room.mk or test/<room>/test.mk:
+#
+#   FLAGS_src/train/kernels_avx2.c = -mavx2 -mfma   more flags for one file
+#   ROOMS_test/lease = base lease                   what the binary of test/lease/ is linked with
+#   LIBS_train = -lmpi                              more libraries for the program and the tests
+#
+# Local wishes (CC, CFLAGS_LOCAL, WERROR, TEST_JOBS) go to config.mk, which git ignores.
+
+-include config.mk
+
+ROOMS := base data lease outer store wire place train hub site cli
+VARIANT ?= release
+B := build/$(VARIANT)
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+# ---- Flags ---------------------------------------------------------------------------------------
+
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion \
+  -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wformat=2 -Wswitch-enum \
+  -Wdouble-promotion -Wcast-qual -Wwrite-strings
+WERROR_FLAG := $(if $(filter 1,$(WERROR)),-Werror)
+
+FLAGS_release := -O2 -g
+FLAGS_debug := -O0 -g3
+FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+FLAGS_cov := -O0 -g --coverage
+ifeq ($(FLAGS_$(VARIANT)),)
+$(error VARIANT=$(VARIANT) is unknown; choose release, debug, asan, tsan or cov)
+endif
+
+# -fPIC for all: the same objects go into the program and into libberingia.so.
+# banned.h makes strcpy and its like a compile error.
+CFLAGS_ALL := -std=c17 -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(FLAGS_$(VARIANT)) \
+  $(CFLAGS_LOCAL)
+CPPFLAGS_ALL := -D_GNU_SOURCE -Isrc -Iinclude -include src/base/banned.h
+LDFLAGS_ALL := -pthread $(FLAGS_$(VARIANT)) -Wl,--as-needed $(LDFLAGS_LOCAL)
+
+PACKAGES := libmicrohttpd libcurl sqlite3 jansson nettle libfyaml libpcre2-8 libutf8proc
+PC_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
+PC_LIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null || echo no-libraries)
+ifeq ($(PC_LIBS),no-libraries)
+PC_LIBS = $(error a library is missing; run scripts/deps)
+endif
+
+-include $(wildcard src/*/room.mk test/*/test.mk sim/sim.mk)
+
+LIBS = $(PC_LIBS) $(foreach r,$(ROOMS),$(LIBS_$r)) -lm
+
+# A change of flags rebuilds; a change of comments in this file does not.
+FLAGS_NOW := $(CC) $(CFLAGS_ALL) $(CPPFLAGS_ALL) $(PC_CFLAGS) \
+  $(foreach v,$(sort $(filter FLAGS_src/% FLAGS_test/%,$(.VARIABLES))),$v=$($v))
+ifneq ($(strip $(file <$(B)/flags)),$(strip $(FLAGS_NOW)))
+$(shell mkdir -p $(B))
+$(file >$(B)/flags,$(FLAGS_NOW))
+endif
+
+# ---- Objects -------------------------------------------------------------------------------------
+
+objects_of = $(patsubst %.c,$(B)/obj/%.o,$(wildcard $1/*.c))
+MAIN_OBJECT := $(B)/obj/src/cli/main.o
+
+$(foreach r,$(ROOMS),$(eval OBJECTS_$r := $(call objects_of,src/$r)))
+ALL_OBJECTS := $(foreach r,$(ROOMS),$(OBJECTS_$r))
+
+# Written beside and renamed, so that two makes at a time never see half an object.
+$(B)/obj/%.o: %.c $(B)/flags
+	@mkdir -p $(@D)
+	@echo "  CC      $<"
+	@$(CC) $(CFLAGS_ALL) $(WARNINGS) $(WERROR_FLAG) $(CPPFLAGS_ALL) $(PC_CFLAGS) $(FLAGS_$<) \
+	  -MMD -MP -MT $@ -MF $(@:.o=.d) -c $< -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@ \
+	  || { rm -f $@.$$$$.tmp; exit 1; }
+
+-include $(wildcard $(B)/obj/*/*.d $(B)/obj/*/*/*.d)
+
+# ---- The program and the library -----------------------------------------------------------------
+
+.DEFAULT_GOAL := all
+.PHONY: all program library
+all: program library
+
+program: $(if $(OBJECTS_cli),$(B)/beringia)
+$(B)/beringia: $(ALL_OBJECTS)
+	@echo "  LINK    $@"
+	@$(CC) $(LDFLAGS_ALL) $(ALL_OBJECTS) $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+
+# The C API: what include/beringia.h declares is exported, everything else is hidden.
+LIBRARY_ROOMS := base data lease outer wire site
+LIBRARY_OBJECTS = $(foreach r,$(LIBRARY_ROOMS),$(OBJECTS_$r))
+library: $(if $(OBJECTS_site),$(if $(wildcard include/beringia.h),$(B)/libberingia.so))
+$(B)/libberingia.so: $(LIBRARY_OBJECTS)
+	@echo "  LINK    $@"
+	@$(CC) -shared $(LDFLAGS_ALL) -Wl,-soname,libberingia.so.0 $(LIBRARY_OBJECTS) $(LIBS) \
+	  -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+
+# One room alone, however broken the others are: make room-base.
+.PHONY: $(ROOMS:%=room-%)
+$(foreach r,$(ROOMS),$(eval room-$r: $(OBJECTS_$r)))
+
+# ---- Tests ---------------------------------------------------------------------------------------
+
+# One binary a directory test/<name>/ that holds *.c; all rooms unless ROOMS_test/<name> says which.
+TEST_NAMES := $(sort $(patsubst test/%/,%,$(dir $(wildcard test/*/*.c))))
+TEST_BINARIES := $(TEST_NAMES:%=$(B)/test/%)
+HARNESS_OBJECT := $(B)/obj/test/harness.o
+
+define test_rule
+ROOMS_test/$1 ?= $(ROOMS)
+TEST_OBJECTS_$1 := $(call objects_of,test/$1)
+$(B)/test/$1: $$(TEST_OBJECTS_$1) $(HARNESS_OBJECT) \
+    $$(filter-out $(MAIN_OBJECT),$$(foreach r,$$(ROOMS_test/$1),$$(OBJECTS_$$r)))
+	@mkdir -p $$(@D)
+	@echo "  LINK    $$@"
+	@$$(CC) $$(LDFLAGS_ALL) $$(filter %.o,$$^) $$(LIBS) -lcmocka -o $$@.$$$$$$$$.tmp \
+	  && mv -f $$@.$$$$$$$$.tmp $$@
+.PHONY: unit-$1
+unit-$1: $(B)/test/$1
+	@$$(SANITIZER_ENV) $(B)/test/$1 $$(T)
+endef
+
+ASAN_ENV := ASAN_OPTIONS="detect_leaks=1:allocator_may_return_null=1:handle_segv=2:handle_sigbus=2:handle_sigfpe=2:$$ASAN_OPTIONS" \
+  UBSAN_OPTIONS="print_stacktrace=1:$$UBSAN_OPTIONS"
+TSAN_ENV := TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:$$TSAN_OPTIONS"
+SANITIZER_ENV := $(if $(filter asan,$(VARIANT)),$(ASAN_ENV),$(if $(filter tsan,$(VARIANT)),$(TSAN_ENV)))
+
+$(foreach n,$(TEST_NAMES),$(eval $(call test_rule,$n)))
+
+.PHONY: test tests run-tests asan tsan
+tests: $(TEST_BINARIES)
+test:
+	@scripts/deps
+	@$(MAKE) --no-print-directory run-tests
+run-tests: all tests
+	@$(SANITIZER_ENV) B=$(B) VARIANT=$(VARIANT) T="$(T)" test/run $(TEST_BINARIES)
+asan tsan:
+	@$(MAKE) --no-print-directory VARIANT=$@ test
+
+# ---- The simulator, the demonstration, the rules -------------------------------------------------
+
+SIM_OBJECTS := $(call objects_of,sim)
+.PHONY: sim
+sim: $(if $(SIM_OBJECTS),$(B)/sim)
+	@$(if $(SIM_OBJECTS),$(SANITIZER_ENV) $(B)/sim $(if $(SEED),--seed $(SEED)) $(SIM_ARGS),echo "no simulator in this tree")
+ROOMS_sim ?= $(ROOMS)
+$(B)/sim: $(SIM_OBJECTS) $(filter-out $(MAIN_OBJECT),$(foreach r,$(ROOMS_sim),$(OBJECTS_$r)))
+	@echo "  LINK    $@"
+	@$(CC) $(LDFLAGS_ALL) $^ $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+
+.PHONY: demo lint format check clean help
+demo:
+	@scripts/deps
+	@$(MAKE) --no-print-directory all
+	@BERINGIA=$(B)/beringia scripts/demo
+
+lint:
+	@CC="$(CC)" LINT_CFLAGS="$(CFLAGS_ALL) $(CPPFLAGS_ALL) $(PC_CFLAGS)" scripts/lint $(LINT)
+
+format:
+	clang-format -i $(wildcard src/*/*.[ch] test/*.[ch] test/*/*.[ch] sim/*.[ch] bench/*.[ch] \
+	  include/*.h)
+
+check: test lint
+	@$(MAKE) --no-print-directory asan
+
+clean:
+	rm -rf build
+
+help:
+	@echo "make                  the program build/$(VARIANT)/beringia and libberingia.so"
+	@echo "make test [T=name]    all tests, or those whose name contains it"
+	@echo "make room-lease       compile src/lease alone;  also room-base, room-hub, ..."
+	@echo "make unit-lease       build and run test/lease alone [T=name]; rooms by ROOMS_test/lease"
+	@echo "make asan | tsan      build and run the tests with sanitizers"
+	@echo "make lint | format    the rules of the project | clang-format"
+	@echo "make check            test, lint, asan"
+	@echo "make demo             a whole run on this machine"
+	@echo "make sim [SEED=n]     the protocol in virtual time"
+	@echo "make clean"
+	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"

@@ -1,0 +1,1 @@
+ROOMS_test/base = base
