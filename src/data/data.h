@@ -29,9 +29,10 @@ enum { ORDER_VERSION = 1, ORDER_BLOCK = 1024, ORDER_GROUP = 64 };
 struct order {
     uint64_t seed, samples_count;
     uint32_t block, group, epoch;
-    uint64_t key_outer; /* derived by order_init */
+    uint64_t key_outer, blocks_count; /* derived by order_init */
 };
-/* block and group of 0 take the defaults; small sets shrink the block so that there are >= 16 blocks. */
+/* block and group of 0 take the defaults; the default block shrinks in small sets, so that there are
+ * at least 16 blocks. Other values are taken as they are. */
 void order_init(struct order *o, uint64_t seed, uint32_t epoch, uint64_t samples_count,
                 uint32_t block, uint32_t group);
 uint64_t order_sample(const struct order *o, uint64_t position); /* position < samples_count */
