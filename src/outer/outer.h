@@ -9,8 +9,10 @@
  *   m <- mu_r m + D           theta <- theta - eta_r (D + kappa_r m)
  * where d_i is the sum of the deltas of one SITE in this round (a site that handed in twice moved
  * by both), n_i and s_i its tokens and steps. Late deltas (one version behind) are outside the
- * momentum:  theta <- theta - eta_r * lw/(N + lw) * d,  lw = late_weight * n  (late_weight = 0.5),
- * where N are the fresh tokens of the round (0 where there are none).
+ * momentum:  theta <- theta - eta_r * lw/(N + L) * d,  lw = late_weight * n  (late_weight = 0.5),
+ * where N are the fresh tokens of the round (0 where there are none) and L is the sum of lw over the
+ * late deltas, so that several late ones together move theta by no more than their weighted mean. A
+ * round with late deltas only takes Meff from them.
  * With no contribution nothing changes, not even m.
  *
  * Determinism: everything is fp32, contributions are summed in the order given (callers sort by site
@@ -36,7 +38,8 @@ bool codec_parse(const char *name, enum codec *out);
 const char *codec_name(enum codec c);
 /* Exact payload bytes of n elements. For n a multiple of OUTER_CHUNK, payloads concatenate. */
 uint64_t codec_bytes(enum codec c, uint64_t n);
-/* Codes n elements to out[codec_bytes(c, n)]. E_NONFINITE where an element is not finite. */
+/* Codes n elements to out[codec_bytes(c, n)]. E_NONFINITE where an element is not finite,
+ * or too large to have a finite code. Blocks below 127 * 2^-126 are coded as zeros by int8. */
 enum brg_status codec_encode(enum codec c, const float *x, size_t n, uint8_t *out) MUST_USE;
 /* Decodes; E_CORRUPT where a scale or value is not finite or a scale is negative. in is outside bytes. */
 enum brg_status codec_decode(enum codec c, const uint8_t *in, size_t n, float *out) MUST_USE;
@@ -72,7 +75,7 @@ struct outer_params { /* the round's scalars; recorded in the journal, so replay
 };
 /* parts sorted by (site, contribution). Fills the scalars and out_weight[count]: for a fresh part the
  * factor of its delta in D (tokens of its SITE / N, for each of the site's deltas), for a late part the
- * whole factor lw/(N+lw) that multiplies eta_r. */
+ * whole factor lw/(N + L) that multiplies eta_r. A part without tokens has weight 0 and no effect. */
 void outer_params_compute(const struct outer_rule *r, const struct outer_part *parts, size_t count,
                           struct outer_params *out, double *out_weight);
 
@@ -81,7 +84,7 @@ struct outer_merge { /* one merge in progress; feed chunks in order, each of <= 
     size_t parts_count;
     const struct outer_part *parts; /* borrowed */
     const double *weight;           /* borrowed */
-    float *scratch;                 /* OUTER_CHUNK floats, owned */
+    float *scratch;                 /* one tile of sums, owned */
 };
 void outer_merge_init(struct outer_merge *g, const struct outer_params *p,
                       const struct outer_part *parts, const double *weight, size_t count);
