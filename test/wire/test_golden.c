@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test_golden.c - the wire as it was released: each file of test/golden/wire must decode, and encode
+ * to the very same bytes. A change of these files is a change of the protocol.
+ * BERINGIA_ACCEPT=1 writes files that are missing (never changes one). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../harness.h"
+#include "base/os.h"
+#include "random_messages.h"
+
+#define GOLDEN "test/golden/wire"
+
+static void compare(const char *name, struct buf *now) {
+    char path[OS_PATH_MAX];
+    struct buf old;
+    struct err e = {0};
+    buf_init(&old, WIRE_BODY_MAX);
+    os_path(path, GOLDEN, "%s.json", name);
+    if (!os_exists(path) && getenv("BERINGIA_ACCEPT") != NULL) {
+        buf_u8(now, '\n');
+        assert_int_equal(os_write_file_atomic(path, now->data, now->bytes_count, &e), BRG_OK);
+        now->bytes_count--;
+    }
+    if (os_read_file(path, WIRE_BODY_MAX, &old, &e) != BRG_OK) fail_msg("%s", e.text);
+    assert_int_equal(old.data[old.bytes_count - 1], '\n');
+    old.bytes_count--;
+    assert_int_equal(old.bytes_count, now->bytes_count);
+    assert_memory_equal(old.data, now->data, old.bytes_count);
+    buf_fini(&old);
+}
+
+static const char *const names[] = {NULL,     "join",   "lease",   "heartbeat", "shrink_ok",
+                                    "return", "commit", "outcome", "leave"};
+
+TEST(wire_golden_requests) {
+    struct prng p;
+    prng_seed(&p, 100);
+    for (int k = WIRE_JOIN; k <= WIRE_LEAVE; k++) {
+        for (int i = 0; i < 2; i++) {
+            char name[64];
+            struct wire_request r, back;
+            struct buf b;
+            struct err e = {0};
+            buf_init(&b, WIRE_BODY_MAX);
+            random_request(&p, (enum wire_kind)k, &r);
+            wire_request_encode(&r, &b);
+            (void)snprintf(name, sizeof name, "request-%s-%d", names[k], i);
+            compare(name, &b);
+            assert_int_equal(wire_request_decode((enum wire_kind)k, b.data, b.bytes_count, &back, &e),
+                             BRG_OK);
+            assert_memory_equal(&r, &back, sizeof r);
+            buf_fini(&b);
+        }
+    }
+}
+
+TEST(wire_golden_answers) {
+    struct prng p;
+    prng_seed(&p, 101);
+    for (int k = WIRE_JOIN; k <= WIRE_LEAVE; k++) {
+        for (int c = WIRE_OK; c <= WIRE_COMPLETE; c++) {
+            char name[64];
+            struct wire_answer a, back;
+            struct buf b;
+            struct err e = {0};
+            buf_init(&b, WIRE_BODY_MAX);
+            random_answer(&p, (enum wire_kind)k, (enum wire_code)c, &a);
+            wire_answer_encode(&a, &b);
+            (void)snprintf(name, sizeof name, "answer-%s-%s", names[k], wire_code_name((enum wire_code)c));
+            compare(name, &b);
+            assert_int_equal(wire_answer_decode((enum wire_kind)k, b.data, b.bytes_count, &back, &e),
+                             BRG_OK);
+            assert_memory_equal(&a, &back, sizeof a);
+            buf_fini(&b);
+        }
+    }
+}
+
+TEST(wire_golden_run) {
+    struct prng p;
+    static struct wire_run r;
+    struct buf b;
+    prng_seed(&p, 102);
+    random_run(&p, &r);
+    (void)snprintf(r.model_json, sizeof r.model_json, "{\"model_type\":\"qwen3\"}");
+    buf_init(&b, WIRE_BODY_MAX);
+    wire_run_encode(&r, &b);
+    compare("run", &b);
+    buf_fini(&b);
+}
