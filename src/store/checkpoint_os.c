@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* checkpoint_os.c - one immutable file that holds a version of the run: weights, outer state, ledger.
+ *
+ *   +--------+-------------+------------------------+----------------+--------+
+ *   | u64    | JSON header | theta: P f32           | outer.m: P f32 | ledger |
+ *   +--------+-------------+------------------------+----------------+--------+
+ *            8             ^ multiple of 64         ^ + 4P           ^ + 8P
+ *
+ * It is a plain safetensors file, so that any tool can read the weights. The parameters stand in model
+ * order without a gap, so that theta is one vector, and a merge is one pass over two streams. The ledger
+ * travels inside: whoever has the weights also has the list of what they were trained on.
+ *
+ *   writer_open --> write_theta, write_m in any interleaving --> writer_finish | writer_abort
+ *
+ * theta_sha256 stands in the header, before the bytes it is taken from. The writer puts 64 zeros in
+ * its place and fills them in when the last chunk has passed; then it reads the file once to hash it,
+ * which also is the proof that what was written can be read.
+ *
+ * Invariants
+ *   (K1) finish succeeds only after exactly P elements of theta and P of m.
+ *   (K2) the data of theta, m and ledger lie contiguous, in this order.                            */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "store/store_os.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "vectors are stored as they lie in memory");
+
+#define FORMAT "beringia-checkpoint-1"
+#define NAME_M "outer.m"
+#define NAME_LEDGER "ledger"
+#define KEY_THETA "theta_sha256"
+#define HEX_ZERO "0000000000000000000000000000000000000000000000000000000000000000"
+enum { HEADER_MAX = 100 * 1000 * 1000 };
+
+/* ---- Reading --------------------------------------------------------------------------------------- */
+void checkpoint_fini(struct checkpoint *c) {
+    tensors_fini(&c->table);
+    *c = (struct checkpoint){0};
+}
+
+static enum brg_status bad_meta(const char *path, const char *key, struct err *e) {
+    return err_set(e, BRG_E_CHECKPOINT, "%s: metadata \"%s\" is missing or wrong; this is no checkpoint of a "
+                   "run", path, key);
+}
+
+static enum brg_status meta_number(const struct tensors *t, const char *path, const char *key,
+                                   uint64_t *out, struct err *e) {
+    char text[32];
+    if (tensors_meta_get(t, key, text, sizeof text) && parse_u64(text, out)) return BRG_OK;
+    return bad_meta(path, key, e);
+}
+
+static enum brg_status read_meta(const char *path, struct checkpoint *c, struct err *e) {
+    char text[HASH_HEX_BYTES];
+    const struct tensors *t = &c->table;
+    if (!tensors_meta_get(t, "format", text, sizeof text) || strcmp(text, FORMAT) != 0) {
+        return bad_meta(path, "format", e);
+    }
+    TRY(meta_number(t, path, "version", &c->version, e));
+    TRY(meta_number(t, path, "parent", &c->parent, e));
+    TRY(meta_number(t, path, "tokens", &c->tokens, e));
+    if (!tensors_meta_get(t, KEY_THETA, text, sizeof text) ||
+        !hex_decode(text, c->theta_hash.v, HASH_BYTES)) {
+        return bad_meta(path, KEY_THETA, e);
+    }
+    if (!tensors_meta_get(t, "run", text, sizeof text) || !hex_decode(text, c->run.v, ID_BYTES)) {
+        return bad_meta(path, "run", e);
+    }
+    return BRG_OK;
+}
+
+/* Takes the last two tensors off the table: what stays are the parameters. */
+static enum brg_status read_layout(const char *path, struct checkpoint *c, struct err *e) {
+    struct tensors *t = &c->table;
+    if (t->count < 3) return err_set(e, BRG_E_CHECKPOINT, "%s: not parameters, outer.m and ledger", path);
+    const struct tensor *m = &t->v[t->count - 2], *ledger = &t->v[t->count - 1];
+    c->elements = 0;
+    for (size_t i = 0; i + 2 < t->count; i++) {
+        if (t->v[i].type != TENSOR_F32) {
+            return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": not F32", path, t->v[i].name);
+        }
+        c->elements += t->v[i].elements; /* bounded by the size of the file */
+    }
+    if (strcmp(m->name, NAME_M) != 0 || m->type != TENSOR_F32 || m->elements != c->elements ||
+        c->elements == 0) {
+        return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": expected \"outer.m\" with one F32 for each "
+                       "parameter", path, m->name);
+    }
+    if (strcmp(ledger->name, NAME_LEDGER) != 0 || ledger->type != TENSOR_U8) {
+        return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": expected \"ledger\" as U8", path,
+                       ledger->name);
+    }
+    c->theta_offset = t->data_offset;
+    c->m_offset = m->offset;
+    c->ledger_offset = ledger->offset;
+    c->ledger_bytes = ledger->bytes;
+    t->count -= 2;
+    CHECK(c->m_offset == c->theta_offset + 4 * c->elements); /* K2 */
+    CHECK(c->ledger_offset == c->m_offset + 4 * c->elements); /* K2 */
+    return BRG_OK;
+}
+
+enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct err *e) {
+    struct checkpoint c = {0};
+    TRY(tensors_read(path, &c.table, e));
+    enum brg_status s = read_meta(path, &c, e);
+    if (s == BRG_OK) s = read_layout(path, &c, e);
+    if (s != BRG_OK) {
+        checkpoint_fini(&c);
+        return s;
+    }
+    *out = c;
+    return BRG_OK;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------------- */
+struct checkpoint_writer {
+    int fd;
+    uint64_t elements, theta_count, m_count;
+    uint64_t theta_offset, m_offset, theta_hex_offset, file_bytes;
+    struct hasher theta;
+    char path[OS_PATH_MAX];
+};
+
+static enum brg_status lay_out(const struct checkpoint_head *head, struct tensors *t,
+                               uint64_t *out_elements, struct err *e) {
+    uint64_t elements = 0;
+    for (size_t i = 0; i < head->table->count; i++) {
+        const struct tensor *x = &head->table->v[i];
+        CHECK(x->type == TENSOR_F32);
+        if (strcmp(x->name, NAME_M) == 0 || strcmp(x->name, NAME_LEDGER) == 0) {
+            return err_set(e, BRG_E_MODEL, "tensor \"%s\": the name is taken by the run's own state",
+                           x->name);
+        }
+        tensors_add(t, x->name, x->type, x->dims, x->shape);
+        elements += x->elements;
+    }
+    CHECK(elements > 0);
+    tensors_add(t, NAME_M, TENSOR_F32, 1, &elements);
+    tensors_add(t, NAME_LEDGER, TENSOR_U8, 1, &(uint64_t){head->ledger_bytes});
+    *out_elements = elements;
+    return BRG_OK;
+}
+
+static void set_number(struct tensors *t, const char *key, uint64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    tensors_meta_set(t, key, text);
+}
+
+static void set_meta(const struct checkpoint_head *head, struct tensors *t) {
+    char run[ID_HEX_BYTES];
+    id_hex(&head->run, run);
+    tensors_meta_set(t, "format", FORMAT);
+    tensors_meta_set(t, "run", run);
+    set_number(t, "version", head->version);
+    set_number(t, "parent", head->parent);
+    set_number(t, "tokens", head->tokens);
+    tensors_meta_set(t, KEY_THETA, HEX_ZERO);
+    tensors_meta_set(t, "model", head->model_json);
+}
+
+/* Where the 64 digits stand. Inside any string a quotation mark is escaped, and a tensor's entry is an
+ * object, so this text occurs once. */
+static uint64_t find_theta_hex(const struct buf *header) {
+    static const char key[] = "\"" KEY_THETA "\":\"" HEX_ZERO "\"";
+    const uint8_t *at = memmem(header->data, header->bytes_count, key, sizeof key - 1);
+    CHECK(at != NULL);
+    return (uint64_t)(at - header->data) + strlen("\"" KEY_THETA "\":\"");
+}
+
+static enum brg_status writer_start(struct checkpoint_writer *w, const struct checkpoint_head *head,
+                                    struct tensors *t, struct buf *header, struct err *e) {
+    TRY(lay_out(head, t, &w->elements, e));
+    set_meta(head, t);
+    TRY(tensors_header(t, header, e));
+    w->theta_hex_offset = find_theta_hex(header);
+    w->theta_offset = t->data_offset;
+    w->m_offset = t->data_offset + 4 * w->elements;
+    w->file_bytes = t->file_bytes;
+    CHECK(t->v[t->count - 1].offset == w->m_offset + 4 * w->elements); /* K2 */
+    w->fd = open(w->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (w->fd < 0) return os_errno(e, errno, "create", w->path);
+    /* A full disk is better found now than after a minute of merging. Some file systems cannot say. */
+    if (fallocate(w->fd, 0, 0, (off_t)w->file_bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
+        errno != EINTR) {
+        return os_errno(e, errno, "reserve space for", w->path);
+    }
+    TRY(os_pwrite_all(w->fd, header->data, header->bytes_count, 0, w->path, e));
+    return os_pwrite_all(w->fd, head->ledger, head->ledger_bytes, t->v[t->count - 1].offset, w->path, e);
+}
+
+enum brg_status checkpoint_writer_open(const char *path, const struct checkpoint_head *head,
+                                       struct checkpoint_writer **out, struct err *e) {
+    struct checkpoint_writer *w = mem_alloc(1, sizeof *w);
+    w->fd = -1;
+    hasher_init(&w->theta);
+    if ((size_t)snprintf(w->path, sizeof w->path, "%s", path) >= sizeof w->path) {
+        mem_free(w);
+        return err_set(e, BRG_E_CONFIG, "checkpoint path is too long");
+    }
+    struct tensors t = {0};
+    struct buf header;
+    buf_init(&header, HEADER_MAX);
+    enum brg_status s = writer_start(w, head, &t, &header, e);
+    tensors_fini(&t);
+    buf_fini(&header);
+    if (s != BRG_OK) {
+        checkpoint_writer_abort(w);
+        return s;
+    }
+    *out = w;
+    return BRG_OK;
+}
+
+enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float *x, size_t n,
+                                       struct err *e) {
+    CHECK(n <= w->elements - w->theta_count); /* K1 */
+    TRY(os_pwrite_all(w->fd, x, 4 * n, w->theta_offset + 4 * w->theta_count, w->path, e));
+    hasher_update(&w->theta, x, 4 * n);
+    w->theta_count += n;
+    return BRG_OK;
+}
+
+enum brg_status checkpoint_write_m(struct checkpoint_writer *w, const float *x, size_t n,
+                                   struct err *e) {
+    CHECK(n <= w->elements - w->m_count); /* K1 */
+    TRY(os_pwrite_all(w->fd, x, 4 * n, w->m_offset + 4 * w->m_count, w->path, e));
+    w->m_count += n;
+    return BRG_OK;
+}
+
+static enum brg_status seal(struct checkpoint_writer *w, struct hash *out_file, struct hash *out_theta,
+                            struct err *e) {
+    char hex[HASH_HEX_BYTES];
+    uint64_t bytes;
+    *out_theta = hasher_final(&w->theta);
+    hash_hex(out_theta, hex);
+    TRY(os_pwrite_all(w->fd, hex, HASH_HEX_BYTES - 1, w->theta_hex_offset, w->path, e));
+    TRY(store_fsync(w->fd, w->path, e));
+    TRY(store_hash_fd(w->fd, w->path, out_file, &bytes, e));
+    if (bytes == w->file_bytes) return BRG_OK;
+    return err_set(e, BRG_E_IO, "%s: %llu bytes instead of %llu; another program wrote to it", w->path,
+                   (unsigned long long)bytes, (unsigned long long)w->file_bytes);
+}
+
+enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct hash *out_file,
+                                         uint64_t *out_bytes, struct hash *out_theta,
+                                         struct err *e) {
+    CHECK(w->theta_count == w->elements); /* K1 */
+    CHECK(w->m_count == w->elements);     /* K1 */
+    struct hash file, theta;
+    enum brg_status s = seal(w, &file, &theta, e);
+    if (s != BRG_OK) {
+        checkpoint_writer_abort(w);
+        return s;
+    }
+    *out_file = file;
+    *out_bytes = w->file_bytes;
+    *out_theta = theta;
+    os_close_cleanup(&w->fd);
+    mem_free(w);
+    return BRG_OK;
+}
+
+void checkpoint_writer_abort(struct checkpoint_writer *w) {
+    if (w == NULL) return;
+    if (w->fd >= 0) (void)unlink(w->path);
+    os_close_cleanup(&w->fd);
+    mem_free(w);
+}
