@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kernels_avx2.c - the kernels for AVX2 and FMA. The target is set here and not by the build, so that no flag
+ * can let these instructions slip into a file that runs everywhere. */
+#include <assert.h>
+
+#include "train/kernels.h"
+
+#if defined(__x86_64__)
+
+#include <math.h>
+#include <string.h>
+
+#include <immintrin.h>
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+
+#define LANES 8
+#include "train/vec.h"
+
+#include "train/matmul_body.h"
+
+#include "train/elementwise_body.h"
+
+#include "train/attention_body.h"
+
+#include "train/kernels_table.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+const struct kernels kernels_avx2 = KERNELS_TABLE("avx2");
+
+#endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul.c - cuts a product into blocks (Goto, van de Geijn 2008): B is packed once a (n, k) block by
+ * all workers, then each worker takes blocks of rows, packs its part of A and runs the micro-kernel.
+ * How m and n are cut is free to follow the number of workers, since no sum crosses those cuts. */
+#include "train/matmul.h"
+
+enum { PACK_PANELS = 8 }; /* panels of B a packing chunk takes */
+
+struct job {
+    const struct matmul *mm;
+    enum matmul_form form;
+    size_t M, N, K;
+    const float *a, *b, *add;
+    float *c;
+    size_t n0, nc, k0, kc;   /* the block at hand */
+    size_t rows, cols, splits; /* a chunk is rows x cols of it; splits chunks side by side */
+};
+
+static size_t round_up(size_t x, size_t step)
+{
+    return (x + step - 1) / step * step;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static void pack_chunk(void *ctx, uint32_t chunk, uint32_t worker)
+{
+    (void)worker;
+    struct job *j = ctx;
+    const struct kernels *k = j->mm->kernels;
+    size_t width = (size_t)PACK_PANELS * k->nr, at = chunk * width;
+    size_t n = smaller(width, j->nc - at), col = j->n0 + at;
+    float *dst = j->mm->pack_b + at * j->kc;
+    if (j->form == MATMUL_NT) k->pack_b(dst, j->b + col * j->K + j->k0, 1, j->K, j->kc, n);
+    else k->pack_b(dst, j->b + j->k0 * j->N + col, j->N, 1, j->kc, n);
+}
+
+static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker)
+{
+    struct job *j = ctx;
+    const struct kernels *k = j->mm->kernels;
+    size_t m0 = chunk / j->splits * j->rows, m = smaller(j->rows, j->M - m0);
+    size_t n0 = chunk % j->splits * j->cols;
+    if (n0 >= j->nc) return;
+    size_t n = smaller(j->cols, j->nc - n0);
+    float *pa = j->mm->pack_a + (size_t)worker * MATMUL_PACK_A;
+    if (j->form == MATMUL_TN) k->pack_a(pa, j->a + j->k0 * j->M + m0, 1, j->M, m, j->kc);
+    else k->pack_a(pa, j->a + m0 * j->K + j->k0, j->K, 1, m, j->kc);
+    size_t at = m0 * j->N + j->n0 + n0;
+    const float *add = j->k0 ? j->c + at : j->add ? j->add + at : NULL;
+    k->block(m, n, j->kc, pa, j->mm->pack_b + n0 * j->kc, j->c + at, j->N, add, j->N);
+}
+
+/* About four chunks a worker, so that one that is late holds nobody up; blocks as large as fit. */
+static uint32_t cut(struct job *j)
+{
+    size_t mr = j->mm->kernels->mr, nr = j->mm->kernels->nr;
+    size_t threads = pool_threads(j->mm->pool), want = threads > 1 ? 4 * threads : 1;
+    size_t most = MATMUL_MC / mr * mr;
+    j->rows = smaller(most, round_up((j->M + want - 1) / want, mr));
+    if (j->rows < most / 2) j->rows = smaller(most / 2 / mr * mr, round_up(j->M, mr));
+    size_t blocks = (j->M + j->rows - 1) / j->rows;
+    size_t splits = blocks >= want ? 1 : (want + blocks - 1) / blocks;
+    j->cols = round_up((j->nc + splits - 1) / splits, nr);
+    if (j->cols < 8 * nr) j->cols = 8 * nr;
+    j->splits = (j->nc + j->cols - 1) / j->cols;
+    return (uint32_t)(blocks * j->splits);
+}
+
+void matmul_run(const struct matmul *mm, enum matmul_form form, size_t M, size_t N, size_t K,
+                const float *a, const float *b, float *c, const float *add)
+{
+    CHECK(M > 0);
+    CHECK(N > 0);
+    CHECK(K > 0);
+    struct job j = {.mm = mm, .form = form, .M = M, .N = N, .K = K, .a = a, .b = b, .c = c, .add = add};
+    size_t width = (size_t)PACK_PANELS * mm->kernels->nr;
+    for (j.n0 = 0; j.n0 < N; j.n0 += MATMUL_NC) {
+        j.nc = smaller(MATMUL_NC, N - j.n0);
+        uint32_t chunks = cut(&j);
+        for (j.k0 = 0; j.k0 < K; j.k0 += MATMUL_KC) {
+            j.kc = smaller(MATMUL_KC, K - j.k0);
+            pool_run(mm->pool, (uint32_t)((j.nc + width - 1) / width), pack_chunk, &j);
+            pool_run(mm->pool, chunks, multiply_chunk, &j);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul_body.h - the matrix product's inner loops, one flavour; see kernels.h.
+ *
+ * The micro-kernel keeps MR x NR sums in registers (NR = two vectors) and walks k once: two loads of
+ * B, MR broadcasts of A, 2 MR multiply-adds. Each sum runs over k in order, so an element's bits
+ * depend on how k is cut and on nothing else. */
+#ifndef TRAIN_MATMUL_BODY_H
+#define TRAIN_MATMUL_BODY_H
+
+enum { NR = 2 * LANES, MR = LANES == 16 ? 12 : 6 };
+
+/* acc = sum over p < k of a[i*rs + p*cs] * b[p*ldb + j]. Reads MR rows of a and NR columns of b. */
+FORCE_INLINE void micro(size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb,
+                        vf acc[MR][2])
+{
+#pragma GCC unroll 12
+    for (size_t i = 0; i < MR; i++) acc[i][0] = acc[i][1] = vset(0.0f);
+    for (size_t p = 0; p < k; p++) {
+        vf b0 = vload(b), b1 = vload(b + LANES);
+#pragma GCC unroll 12
+        for (size_t i = 0; i < MR; i++) {
+            vf x = vset(a[i * rs]);
+            acc[i][0] = vfma(x, b0, acc[i][0]);
+            acc[i][1] = vfma(x, b1, acc[i][1]);
+        }
+        a += cs;
+        b += ldb;
+    }
+}
+
+/* c = add + acc on a whole tile; add is read only where adding. */
+FORCE_INLINE void tile_store(vf acc[MR][2], float *c, size_t ldc, bool adding, const float *add,
+                             size_t ldadd)
+{
+    if (adding) {
+#pragma GCC unroll 12
+        for (size_t i = 0; i < MR; i++) {
+            vstore(c + i * ldc, vload(add + i * ldadd) + acc[i][0]);
+            vstore(c + i * ldc + LANES, vload(add + i * ldadd + LANES) + acc[i][1]);
+        }
+    } else {
+#pragma GCC unroll 12
+        for (size_t i = 0; i < MR; i++) {
+            vstore(c + i * ldc, acc[i][0]);
+            vstore(c + i * ldc + LANES, acc[i][1]);
+        }
+    }
+}
+
+/* The same where only m rows and n columns of the tile exist. */
+static void tile_store_part(const float *tile, size_t m, size_t n, float *c, size_t ldc,
+                            bool adding, const float *add, size_t ldadd)
+{
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++)
+            c[i * ldc + j] = (adding ? add[i * ldadd + j] : 0.0f) + tile[i * NR + j];
+}
+
+FORCE_INLINE void tile_finish(vf acc[MR][2], size_t m, size_t n, float *c, size_t ldc, bool adding,
+                              const float *add, size_t ldadd)
+{
+    if (m >= MR && n >= NR) {
+        tile_store(acc, c, ldc, adding, add, ldadd);
+    } else {
+        float tile[MR * NR];
+        tile_store(acc, tile, NR, false, NULL, 0);
+        tile_store_part(tile, m < MR ? m : MR, n < NR ? n : NR, c, ldc, adding, add, ldadd);
+    }
+}
+
+static void k_block(size_t m, size_t n, size_t k, const float *a, const float *b, float *c,
+                    size_t ldc, const float *add, size_t ldadd)
+{
+    for (size_t j = 0; j < n; j += NR) {
+        for (size_t i = 0; i < m; i += MR) {
+            vf acc[MR][2];
+            micro(k, a + i * k, 1, MR, b + j * k, NR, acc);
+            tile_finish(acc, m - i, n - j, c + i * ldc + j, ldc, add != NULL,
+                        add ? add + i * ldadd + j : NULL, ldadd);
+        }
+    }
+}
+
+/* Small products on dense row-major blocks in the caller's scratch (attention): whole tiles only,
+ * rows and columns past m and n are read and, up to the next whole tile, written.
+ * c[m][ldc] = (add_c ? c : 0) + a[m][lda] b[k][ldb], b row-major. */
+static void small_nn(size_t m, size_t n, size_t k, const float *a, size_t rs, size_t cs,
+                     const float *b, size_t ldb, float *c, size_t ldc, bool add_c)
+{
+    for (size_t j = 0; j < n; j += NR) {
+        for (size_t i = 0; i < m; i += MR) {
+            vf acc[MR][2];
+            if (cs == 1) micro(k, a + i * rs, rs, 1, b + j, ldb, acc);
+            else micro(k, a + i, 1, cs, b + j, ldb, acc);
+            float *t = c + i * ldc + j;
+            tile_store(acc, t, ldc, add_c, t, ldc);
+        }
+    }
+}
+
+/* Copies W columns a step from k rows; the general case of both packs. */
+FORCE_INLINE void pack_panels(float *dst, const float *x, size_t step_k, size_t step_w, size_t k,
+                              size_t n, size_t W)
+{
+    for (size_t j = 0; j < n; j += W, dst += k * W) {
+        size_t w = n - j < W ? n - j : W;
+        const float *src = x + j * step_w;
+        if (w < W) memset(dst, 0, k * W * sizeof(float));
+        if (step_w == 1) { /* columns lie side by side */
+            if (w == W)
+                for (size_t p = 0; p < k; p++) memcpy(dst + p * W, src + p * step_k, W * sizeof(float));
+            else
+                for (size_t p = 0; p < k; p++) memcpy(dst + p * W, src + p * step_k, w * sizeof(float));
+        } else {
+            for (size_t c = 0; c < w; c++)
+                for (size_t p = 0; p < k; p++) dst[p * W + c] = src[c * step_w + p * step_k];
+        }
+    }
+}
+
+static void k_pack_a(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k)
+{
+    if (rs == 1) pack_panels(dst, a, cs, 1, k, m, MR);
+    else pack_panels(dst, a, 1, rs, k, m, MR);
+}
+
+static void k_pack_b(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n)
+{
+    if (ns == 1) pack_panels(dst, b, ks, 1, k, n, NR);
+    else pack_panels(dst, b, 1, ns, k, n, NR);
+}
+
+#endif
