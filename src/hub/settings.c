@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* settings.c - the table of keys of run.yaml, and how they become the machine's settings. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "hub/settings.h"
+#include "wire/json.h"
+
+static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
+static const char *const codecs[] = {"fp32", "bf16", "int8", NULL};
+
+static const struct config_key keys[] = {
+    {"run", "epochs", CONFIG_U64, .def = "1", .min = 1, .max = 1e6,
+     .help = "passes over the data; each position is merged exactly once in each"},
+
+    {"train", "lr", CONFIG_F64, .def = "3e-4", .min = 1e-12, .max = 10,
+     .help = "peak learning rate of the inner AdamW; half of a central run's is a good start"},
+    {"train", "lr_min_ratio", CONFIG_F64, .def = "0.1", .min = 0, .max = 1,
+     .help = "the schedule's floor as a share of the peak"},
+    {"train", "schedule", CONFIG_ENUM, .def = "cosine", .choices = schedules,
+     .help = "a function of committed tokens, equal on all sites"},
+    {"train", "decay_share", CONFIG_F64, .def = "0.2", .min = 0, .max = 1,
+     .help = "wsd: the last share of the tokens, in which the rate decays"},
+    {"train", "warmup_tokens", CONFIG_F64, .def = "0", .min = 0, .max = 1e15,
+     .help = "tokens over which the rate rises from 0"},
+    {"train", "beta1", CONFIG_F64, .def = "0.9", .min = 0, .max = 0.99999},
+    {"train", "beta2", CONFIG_F64, .def = "0.95", .min = 0, .max = 0.9999999},
+    {"train", "eps", CONFIG_F64, .def = "1e-8", .min = 1e-30, .max = 1},
+    {"train", "weight_decay", CONFIG_F64, .def = "0.1", .min = 0, .max = 10},
+    {"train", "clip", CONFIG_F64, .def = "1", .min = 0, .max = 1e9,
+     .help = "largest norm of a gradient; 0 does not clip"},
+
+    {"outer", "steps", CONFIG_U64, .def = "30", .min = 1, .max = 1e9,
+     .help = "H: inner steps of a site in a round"},
+    {"outer", "eta", CONFIG_F64, .def = "0.7", .min = 0, .max = 10, .help = "outer learning rate"},
+    {"outer", "mu", CONFIG_F64, .def = "0.9", .min = 0, .max = 0.9999,
+     .help = "outer Nesterov momentum; less where the run has few rounds"},
+    {"outer", "m_ref", CONFIG_F64, .def = "3", .min = 1e-3, .max = 1e6,
+     .help = "effective number of sites for which eta holds"},
+    {"outer", "h_ref", CONFIG_F64, .def = "0", .min = 0, .max = 1e9,
+     .help = "steps of a round for which mu holds; 0: outer.steps"},
+    {"outer", "late_weight", CONFIG_F64, .def = "0.5", .min = 0, .max = 1,
+     .help = "weight of a contribution that comes one version late"},
+    {"outer", "codec", CONFIG_ENUM, .def = "int8", .choices = codecs,
+     .help = "how contributions are coded"},
+    {"outer", "quorum", CONFIG_U64, .def = "1", .min = 1, .max = 4096,
+     .help = "sites that must have handed in before the others are waited for no longer than grace"},
+    {"outer", "grace", CONFIG_DURATION, .def = "60s", .min = 0, .max = 86400e9,
+     .help = "how long, from the quorum on, a round waits for the other live sites"},
+    {"outer", "staleness_max", CONFIG_U64, .def = "1", .min = 0, .max = 64,
+     .help = "versions that a contribution's base may be behind the head"},
+    {"outer", "cadence", CONFIG_BOOL, .def = "true",
+     .help = "ask faster sites for more steps, so that all finish a round together"},
+
+    {"lease", "ttl", CONFIG_DURATION, .def = "120s", .min = 100e6, .max = 86400e9,
+     .help = "how long a lease lives without a heartbeat"},
+    {"lease", "heartbeat", CONFIG_DURATION, .def = "10s", .min = 10e6, .max = 3600e9,
+     .help = "time between two heartbeats of a site"},
+    {"lease", "samples_min", CONFIG_U64, .def = "64", .min = 1, .max = 1e12,
+     .help = "a lease is not smaller, while there are so many left"},
+    {"lease", "samples_max", CONFIG_U64, .def = "65536", .min = 1, .max = 1e12},
+    {"lease", "crashes_max", CONFIG_U64, .def = "3", .min = 1, .max = 1000,
+     .help = "positions whose leases ended by a crash so often are quarantined for an operator"},
+
+    {"hub", "listen", CONFIG_STRING, .def = "127.0.0.1:7070", .min = 1, .max = 255,
+     .help = "HOST:PORT; port 0 takes any; [::1]:7070 for IPv6"},
+    {"hub", "keep_checkpoints", CONFIG_U64, .def = "5", .min = 1, .max = 1e9,
+     .help = "the newest so many versions keep their checkpoint: how far a rollback reaches"},
+    {"hub", "keep_every", CONFIG_U64, .def = "50", .min = 0, .max = 1e9,
+     .help = "beyond that every so-many-th is kept, and version 0; 0: only version 0"},
+    {"hub", "sites_max", CONFIG_U64, .def = "64", .min = 1, .max = 4096},
+    {"hub", "snapshot_every", CONFIG_U64, .def = "20000", .min = 10, .max = 1e9,
+     .help = "journal records between two snapshots, which bound the time of a restart"},
+};
+
+void run_settings_declare(struct config *c) {
+    config_declare(c, keys, ARRAY_COUNT(keys));
+}
+
+static void take_rounds(const struct config *c, struct hub_settings *s) {
+    s->steps = config_u64(c, "outer", "steps");
+    s->quorum = (uint32_t)config_u64(c, "outer", "quorum");
+    s->grace_ns = config_duration(c, "outer", "grace");
+    s->staleness_max = (uint32_t)config_u64(c, "outer", "staleness_max");
+    s->cadence = config_bool(c, "outer", "cadence");
+    s->rule.eta = config_f64(c, "outer", "eta");
+    s->rule.mu = config_f64(c, "outer", "mu");
+    s->rule.m_ref = config_f64(c, "outer", "m_ref");
+    s->rule.h_ref = config_f64(c, "outer", "h_ref");
+    if (!(s->rule.h_ref > 0)) s->rule.h_ref = (double)s->steps;
+    s->rule.late_weight = config_f64(c, "outer", "late_weight");
+    CHECK(codec_parse(codecs[config_enum(c, "outer", "codec")], &s->codec));
+}
+
+static void take_training(const struct config *c, const struct run_facts *f, struct hub_settings *s) {
+    s->schedule.kind = (enum schedule_kind)(config_enum(c, "train", "schedule") + 1);
+    s->schedule.lr = config_f64(c, "train", "lr");
+    s->schedule.lr_min_ratio = config_f64(c, "train", "lr_min_ratio");
+    s->schedule.tokens_warmup = config_f64(c, "train", "warmup_tokens");
+    s->schedule.decay_share = config_f64(c, "train", "decay_share");
+    s->schedule.tokens_total = (double)f->positions * f->seq_len * s->epochs;
+    s->beta1 = config_f64(c, "train", "beta1");
+    s->beta2 = config_f64(c, "train", "beta2");
+    s->weight_decay = config_f64(c, "train", "weight_decay");
+}
+
+static void take_leases(const struct config *c, struct hub_settings *s) {
+    s->ttl_ns = config_duration(c, "lease", "ttl");
+    s->heartbeat_ns = config_duration(c, "lease", "heartbeat");
+    s->lease_samples_min = config_u64(c, "lease", "samples_min");
+    s->lease_samples_max = config_u64(c, "lease", "samples_max");
+    s->crashes_max = (uint32_t)config_u64(c, "lease", "crashes_max");
+}
+
+enum brg_status run_settings_take(const struct config *c, const struct run_facts *f,
+                                  struct run_settings *out, struct err *e) {
+    struct run_settings r;
+    memset(&r, 0, sizeof r);
+    struct hub_settings *s = &r.hub;
+    s->run = f->run;
+    s->fingerprint = f->fingerprint;
+    s->tensors = f->tensors;
+    s->parameters = f->parameters;
+    s->positions = f->positions;
+    s->seq_len = f->seq_len;
+    s->order_seed = f->order_seed;
+    s->epochs = (uint32_t)config_u64(c, "run", "epochs");
+    take_rounds(c, s);
+    take_training(c, f, s);
+    take_leases(c, s);
+    if (s->lease_samples_min > s->lease_samples_max)
+        return config_fail(c, "lease", "samples_min", e, "is larger than lease.samples_max");
+    if (s->heartbeat_ns * 2 > s->ttl_ns)
+        return config_fail(c, "lease", "heartbeat", e,
+                           "is more than half of lease.ttl; one lost heartbeat would cost the lease");
+    if (r.hub.schedule.tokens_warmup > r.hub.schedule.tokens_total)
+        return config_fail(c, "train", "warmup_tokens", e, "is more than the run's %.0f tokens",
+                           r.hub.schedule.tokens_total);
+    s->sites_max = (uint32_t)config_u64(c, "hub", "sites_max");
+    s->records_per_snapshot = (uint32_t)config_u64(c, "hub", "snapshot_every");
+    s->delta_bytes_max = DELTA_HEADER_BYTES + codec_bytes(CODEC_FP32, f->parameters);
+    r.eps = config_f64(c, "train", "eps");
+    r.clip = config_f64(c, "train", "clip");
+    r.keep_checkpoints = config_u64(c, "hub", "keep_checkpoints");
+    r.keep_every = config_u64(c, "hub", "keep_every");
+    (void)snprintf(r.listen, sizeof r.listen, "%s", config_string(c, "hub", "listen"));
+    *out = r;
+    return BRG_OK;
+}
+
+void run_describe(const struct run_settings *s, const struct run_facts *f, const char *model_json,
+                  struct wire_run *out) {
+    memset(out, 0, sizeof *out);
+    out->run = f->run;
+    out->protocol = WIRE_PROTOCOL;
+    out->seq_len = f->seq_len;
+    out->epochs = s->hub.epochs;
+    out->codec = (uint32_t)s->hub.codec;
+    out->vocab_size = f->vocab_size;
+    out->parameters = f->parameters;
+    out->positions = f->positions;
+    out->order_seed = f->order_seed;
+    out->fingerprint = f->fingerprint;
+    out->tensors = f->tensors;
+    out->lr = s->hub.schedule.lr;
+    out->lr_min_ratio = s->hub.schedule.lr_min_ratio;
+    out->warmup_tokens = s->hub.schedule.tokens_warmup;
+    out->tokens_total = s->hub.schedule.tokens_total;
+    out->decay_share = s->hub.schedule.decay_share;
+    out->schedule = (uint32_t)s->hub.schedule.kind;
+    out->beta1 = s->hub.beta1;
+    out->beta2 = s->hub.beta2;
+    out->eps = s->eps;
+    out->weight_decay = s->hub.weight_decay;
+    out->clip = s->clip;
+    out->steps = s->hub.steps;
+    out->ttl_ms = (uint32_t)(s->hub.ttl_ns / NS_PER_MS);
+    out->heartbeat_ms = (uint32_t)(s->hub.heartbeat_ns / NS_PER_MS);
+    (void)snprintf(out->model_json, sizeof out->model_json, "%s", model_json);
+}
+
+/* ---- Facts --------------------------------------------------------------------------------------- */
+static const struct field facts_fields[] = {
+    FIELD(run_facts, run, JSON_ID),          FIELD(run_facts, fingerprint, JSON_HASH),
+    FIELD(run_facts, tensors, JSON_HASH),    FIELD(run_facts, parameters, JSON_U64),
+    FIELD(run_facts, positions, JSON_U64),   FIELD(run_facts, order_seed, JSON_HEX64),
+    FIELD(run_facts, seq_len, JSON_U32),     FIELD(run_facts, vocab_size, JSON_U32),
+    FIELD_END};
+
+void run_facts_encode(const struct run_facts *f, struct buf *out) {
+    bool first = true;
+    buf_u8(out, '{');
+    json_fields_put(out, facts_fields, f, &first);
+    buf_put(out, "}\n", 2);
+}
+
+enum brg_status run_facts_decode(const void *json, size_t n, struct run_facts *out, struct err *e) {
+    struct run_facts f;
+    json_t *o;
+    memset(&f, 0, sizeof f);
+    TRY(json_object_parse(json, n, 64 * 1024, &o, e));
+    enum brg_status s = json_fields_get(o, facts_fields, &f, "run.json", e);
+    json_decref(o);
+    if (s == BRG_OK) *out = f;
+    return s;
+}

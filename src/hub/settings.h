@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* settings.h - what a run is: the keys of run.yaml, and the facts that `beringia init` found out about
+ * data and model (run.json). Pure.
+ *
+ * RUN/
+ *   run.yaml        settings, effective and commented; read at each start of the hub
+ *   run.json        facts: run id, fingerprint, sizes; never changes
+ *   model.json      config.json of the model        manifest.json, tokenizer.json   copies of the data's
+ *   journal.db      the hub's memory                blobs/, incoming/               checkpoints, deltas
+ *   versions/N.safetensors   published checkpoints  hub.json                        url and pid while it runs
+ */
+#ifndef HUB_SETTINGS_H
+#define HUB_SETTINGS_H
+
+#include "base/config.h"
+#include "hub/hub.h"
+
+struct run_facts {
+    struct id128 run;
+    struct hash fingerprint, tensors;
+    uint64_t parameters, positions, order_seed;
+    uint32_t seq_len, vocab_size;
+};
+void run_facts_encode(const struct run_facts *f, struct buf *out);
+enum brg_status run_facts_decode(const void *json, size_t n, struct run_facts *out, struct err *e)
+    MUST_USE;
+
+struct run_settings {
+    struct hub_settings hub;
+    double eps, clip;               /* of the inner AdamW, for wire_run */
+    uint64_t keep_checkpoints, keep_every;
+    char listen[256];
+};
+/* Declares every key of run.yaml. */
+void run_settings_declare(struct config *c);
+/* Takes the values out of a finished config; E_CONFIG where two keys do not fit together. */
+enum brg_status run_settings_take(const struct config *c, const struct run_facts *f,
+                                  struct run_settings *out, struct err *e) MUST_USE;
+/* GET /v1/run, apart from head and theta. */
+void run_describe(const struct run_settings *s, const struct run_facts *f, const char *model_json,
+                  struct wire_run *out);
+
+#endif
