@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* fuzz_delta.c - libFuzzer on a delta file: header, then payload.
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=c17 -D_GNU_SOURCE -Isrc -ffp-contract=off \
+ *     test/fuzz/fuzz_delta.c src/outer/[a-z]*.c src/base/[a-z]*.c -lnettle -lm -o build/fuzz_delta
+ * A payload that decodes must decode to finite numbers, and what they encode to must decode to them
+ * again (int8 to within its step: its scale may round). */
+#include <math.h>
+#include <string.h>
+
+#include "outer/outer.h"
+
+enum { ELEMENTS_MAX = 4096 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Weak, so that several fuzzers may be linked into one program. */
+__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct delta_header h;
+    uint8_t again[DELTA_HEADER_BYTES];
+    static float x[ELEMENTS_MAX], y[ELEMENTS_MAX];
+    static uint8_t coded[4 * ELEMENTS_MAX];
+    if (size < DELTA_HEADER_BYTES) return 0;
+    if (delta_header_decode(data, &h, NULL) != BRG_OK) return 0;
+    delta_header_encode(&h, again);
+    CHECK(memcmp(again, data, sizeof again) == 0);
+
+    size_t n = h.elements % (ELEMENTS_MAX + 1);
+    if (codec_bytes(h.codec, n) > size - DELTA_HEADER_BYTES) return 0;
+    if (codec_decode(h.codec, data + DELTA_HEADER_BYTES, n, x) != BRG_OK) return 0;
+    for (size_t i = 0; i < n; i++) CHECK(isfinite(x[i]));
+    if (codec_encode(h.codec, x, n, coded) != BRG_OK) return 0;
+    CHECK(codec_decode(h.codec, coded, n, y) == BRG_OK);
+    if (h.codec != CODEC_INT8 && n > 0) CHECK(memcmp(x, y, 4 * n) == 0);
+    struct delta_stats s = {0};
+    delta_stats_chunk(&s, y, x, n);
+    CHECK(isfinite(s.norm2));
+    return 0;
+}
