@@ -44,7 +44,7 @@ CFLAGS_ALL := -std=c17 -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(FL
 CPPFLAGS_ALL := -D_GNU_SOURCE -Isrc -Iinclude -include src/base/banned.h
 LDFLAGS_ALL := -pthread $(FLAGS_$(VARIANT)) -Wl,--as-needed $(LDFLAGS_LOCAL)
 
-PACKAGES := libmicrohttpd libcurl sqlite3 jansson nettle libfyaml libpcre2-8 libutf8proc
+PACKAGES := libmicrohttpd libcurl sqlite3 jansson nettle libpcre2-8 libutf8proc
 PC_CFLAGS := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 PC_LIBS := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null || echo no-libraries)
 ifeq ($(PC_LIBS),no-libraries)
