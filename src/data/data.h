@@ -49,13 +49,17 @@ struct tokenizer *tokenizer_bytes(void); /* gives (free with tokenizer_free) */
 enum brg_status tokenizer_train(const char *const *texts, const size_t *texts_bytes, size_t count,
                                 uint32_t vocab_size, struct tokenizer **out, struct err *e) MUST_USE;
 enum brg_status tokenizer_load(const char *path, struct tokenizer **out, struct err *e) MUST_USE;
+/* The same texts from files, cut into documents as data_pack does. */
+enum brg_status tokenizer_train_files(const char *const *paths, size_t count, uint32_t vocab_size,
+                                      struct tokenizer **out, struct err *e) MUST_USE;
 enum brg_status tokenizer_save(const struct tokenizer *t, const char *path, struct err *e) MUST_USE;
 void tokenizer_free(struct tokenizer *t);
 uint32_t tokenizer_vocab(const struct tokenizer *t); /* ids are < vocab */
 uint32_t tokenizer_eot(const struct tokenizer *t);   /* the id between documents */
 const char *tokenizer_kind(const struct tokenizer *t); /* "bytes" or "bpe" */
 struct hash tokenizer_hash(const struct tokenizer *t); /* of the canonical content, not of the file */
-/* Appends ids (u32 each, via buf_u32) for text; any bytes are accepted, decode gives them back. */
+/* Appends ids (u32 each, via buf_u32) for text; any bytes are accepted, decode gives them back. The
+ * end-of-text id never comes out, whatever the text says; decode shows it as <|endoftext|>. */
 enum brg_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes,
                                  struct buf *out_ids, struct err *e) MUST_USE;
 enum brg_status tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count,
@@ -63,21 +67,31 @@ enum brg_status tokenizer_decode(const struct tokenizer *t, const uint32_t *ids,
 
 /* ---- Packing ------------------------------------------------------------------------------------ */
 struct pack_options {
-    const char *const *inputs; /* text files: *.txt one document a file, or split at lines that hold
-                                  only "\f" or "<|endoftext|>"; *.jsonl(.gz is not read): field "text" */
+    const char *const *inputs; /* text files: *.jsonl: field "text" of each line; others: plain text,
+                                  cut into documents at lines that hold only "\f" or
+                                  "<|endoftext|>". Compressed files are refused. */
     size_t inputs_count;
     const char *out_dir;
-    const char *tokenizer;     /* "bytes", or the path of a tokenizer.json */
-    uint32_t seq_len;
-    double heldout_share;      /* share of documents, chosen by hash of the document's bytes */
-    uint64_t shard_samples_max;
-    uint64_t seed;             /* of the order */
+    const char *tokenizer;      /* "bytes", or the path of a tokenizer.json */
+    uint32_t seq_len;           /* 1..SEQ_LEN_MAX */
+    double heldout_share;       /* [0, 1): share of documents, chosen by hash of the document's bytes */
+    uint64_t shard_samples_max; /* 0: as many as fill 64 MiB */
+    uint64_t seed;              /* of the order; at most DATA_SEED_MAX */
+    bool force;                 /* replace a data set that is at out_dir */
 };
+enum { SEQ_LEN_MAX = 1 << 20 };
+#define DATA_SEED_MAX ((UINT64_C(1) << 53) - 1) /* what every JSON reader keeps exactly */
+/* Everything is written into OUT_DIR.partial-XXXXXX and renamed at the end: whatever fails, OUT_DIR is
+ * untouched and the partial directory removed (only a kill leaves it). E_EXISTS where out_dir is
+ * there and not empty, unless it is a data set and force is set. The same inputs and options give
+ * the same bytes. */
 enum brg_status data_pack(const struct pack_options *o, struct err *e) MUST_USE;
 
 /* ---- Reading ------------------------------------------------------------------------------------ */
 struct dataset; /* shards mapped read-only; every function may be called from any thread */
-/* verify: hash every shard against the manifest (else sizes and headers only). */
+/* verify: hash every shard against the manifest and look at every id (else sizes and headers only).
+ * E_MISSING: a file is not there; E_MANIFEST: the manifest is wrong; E_SHARD: a shard is truncated or
+ * altered; E_TOKENIZER: tokenizer.json is not the one the manifest names. */
 enum brg_status data_open(const char *dir, bool verify, struct dataset **out, struct err *e) MUST_USE;
 void data_close(struct dataset *d);
 uint64_t data_samples(const struct dataset *d);         /* training samples = positions of an epoch */
@@ -85,12 +99,22 @@ uint64_t data_heldout_samples(const struct dataset *d);
 uint32_t data_seq_len(const struct dataset *d);
 uint32_t data_vocab(const struct dataset *d);
 uint64_t data_order_seed(const struct dataset *d);
+/* order_init with the data set's seed and count and the default block and group. */
+void data_order(const struct dataset *d, uint32_t epoch, struct order *out);
 struct hash data_fingerprint(const struct dataset *d);
 struct hash data_tokenizer_hash(const struct dataset *d);
-/* out[T+1]: T inputs and the T targets behind them. sample < count. */
+const struct tokenizer *data_tokenizer(const struct dataset *d); /* lives as long as d */
+/* out[T+1]: T inputs and the T targets behind them. sample < count. Every id is below data_vocab: a
+ * shard that breaks this (it was altered after data_open) stops the process with E_SHARD's status. */
 void data_sample(const struct dataset *d, uint64_t sample, int32_t *out);
 void data_heldout_sample(const struct dataset *d, uint64_t sample, int32_t *out);
 /* Bytes of UTF-8 text behind the held-out samples' predicted tokens: for bits per byte. */
 uint64_t data_heldout_text_bytes(const struct dataset *d);
+
+struct data_counts { /* of one half, for people */
+    uint64_t documents, samples, tokens, tokens_dropped, text_bytes, shards;
+};
+void data_counts(const struct dataset *d, struct data_counts *out_train,
+                 struct data_counts *out_heldout);
 
 #endif
