@@ -18,8 +18,7 @@ enum { BQ = ATTN_BQ, BK = ATTN_BK, TILE = (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK +
 static_assert(ATTN_BQ % MR == 0, "a query block is whole tiles");
 static_assert(ATTN_BK % NR == 0, "a key block is whole panels");
 
-static void k_attn_pack(const struct attn *a, uint32_t bkv, bool backward)
-{
+static void k_attn_pack(const struct attn *a, uint32_t bkv, bool backward) {
     size_t Tp = (a->T + NR - 1) / NR * NR, off = (size_t)bkv * a->T * a->Dp;
     k_pack_b(a->kt + (size_t)bkv * Tp * a->D, a->k + off, 1, a->Dp, a->D, a->T);
     if (backward) k_pack_b(a->vt + (size_t)bkv * Tp * a->D, a->v + off, 1, a->Dp, a->D, a->T);
@@ -27,8 +26,7 @@ static void k_attn_pack(const struct attn *a, uint32_t bkv, bool backward)
 
 /* s[m][BK] = q[m][Dp] kt; kt packed by panels, from key0 on (a multiple of NR). */
 FORCE_INLINE void scores(const struct attn *a, size_t m, size_t keys, const float *q,
-                         const float *kt, size_t key0, float *s)
-{
+                         const float *kt, size_t key0, float *s) {
     for (size_t j = 0; j < keys; j += NR) {
         for (size_t i = 0; i < m; i += MR) {
             vf acc[MR][2];
@@ -40,8 +38,7 @@ FORCE_INLINE void scores(const struct attn *a, size_t m, size_t keys, const floa
 
 /* Scores of a row to weights: rescales the row's output and sum to the new maximum. */
 FORCE_INLINE void softmax_row(float *s, size_t seen, float scale, float *out, size_t Dp, float *top,
-                              float *total)
-{
+                              float *total) {
     vf m4 = vset(s[0]);
     size_t i = 0;
     for (; i + LANES <= seen; i += LANES) m4 = vmax(m4, vload(s + i));
@@ -75,8 +72,7 @@ FORCE_INLINE void softmax_row(float *s, size_t seen, float scale, float *out, si
     for (; i < BK; i += LANES) vstore(s + i, vset(0.0f));
 }
 
-static void k_attn(const struct attn *a, uint32_t bh, uint32_t block, float *scratch)
-{
+static void k_attn(const struct attn *a, uint32_t bh, uint32_t block, float *scratch) {
     size_t b = bh / a->heads, h = bh % a->heads, Dp = a->Dp, Tp = (a->T + NR - 1) / NR * NR;
     size_t bkv = b * a->kv_heads + h / (a->heads / a->kv_heads);
     size_t q0 = (size_t)block * BQ, m = a->T - q0 < BQ ? a->T - q0 : BQ;
@@ -109,8 +105,7 @@ static void k_attn(const struct attn *a, uint32_t bh, uint32_t block, float *scr
     }
 }
 
-static void k_attn_delta(const struct attn *a, uint32_t bh)
-{
+static void k_attn_delta(const struct attn *a, uint32_t bh) {
     size_t b = bh / a->heads, h = bh % a->heads;
     for (size_t t = 0; t < a->T; t++) {
         size_t at = ((b * a->T + t) * a->heads + h) * a->D, row = (size_t)bh * a->T + t;
@@ -121,8 +116,8 @@ static void k_attn_delta(const struct attn *a, uint32_t bh)
 }
 
 /* p: scores to weights; ds: from dP to dS. Masked places become 0 in both. */
-FORCE_INLINE void weights_row(float *p, float *ds, size_t seen, float scale, float lse, float delta)
-{
+FORCE_INLINE void weights_row(float *p, float *ds, size_t seen, float scale, float lse,
+                              float delta) {
     vf vs = vset(scale), vl = vset(lse), vdelta = vset(delta), zero = vset(0.0f);
     size_t i = 0;
     for (; i + LANES <= seen; i += LANES) {
@@ -146,8 +141,7 @@ FORCE_INLINE void weights_row(float *p, float *ds, size_t seen, float scale, flo
 
 /* dq[m][Dp] += ds[m][keys] k: dq's rows past m belong to another head, so the last tile is cut. */
 FORCE_INLINE void query_grad(const struct attn *a, size_t m, size_t keys, const float *ds,
-                             const float *k, float *dq)
-{
+                             const float *k, float *dq) {
     size_t Dp = a->Dp;
     for (size_t j = 0; j < Dp; j += NR) {
         for (size_t i = 0; i < m; i += MR) {
@@ -159,8 +153,7 @@ FORCE_INLINE void query_grad(const struct attn *a, size_t m, size_t keys, const 
     }
 }
 
-static void k_attn_back(const struct attn *a, uint32_t bkv, float *scratch)
-{
+static void k_attn_back(const struct attn *a, uint32_t bkv, float *scratch) {
     size_t group = a->heads / a->kv_heads, b = bkv / a->kv_heads, T = a->T, Dp = a->Dp;
     size_t Tp = (T + NR - 1) / NR * NR, head0 = b * a->heads + bkv % a->kv_heads * group;
     const float *k = a->k + (size_t)bkv * T * Dp;

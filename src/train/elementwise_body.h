@@ -3,21 +3,18 @@
 #ifndef TRAIN_ELEMENTWISE_BODY_H
 #define TRAIN_ELEMENTWISE_BODY_H
 
-FORCE_INLINE float dot(const float *a, const float *b, size_t n)
-{
+FORCE_INLINE float dot(const float *a, const float *b, size_t n) {
     vf s = vset(0.0f);
     for (size_t i = 0; i < n; i += LANES) s = vfma(vget(a + i, n - i), vget(b + i, n - i), s);
     return vsum(s);
 }
 
-FORCE_INLINE float rms_scale(const float *x, size_t n, float eps)
-{
+FORCE_INLINE float rms_scale(const float *x, size_t n, float eps) {
     return 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
 }
 
 static void k_rmsnorm(float *y, float *rstd, const float *x, const float *w, size_t rows, size_t C,
-                      float eps)
-{
+                      float eps) {
     for (size_t r = 0; r < rows; r++, x += C, y += C) {
         float s = rms_scale(x, C, eps);
         rstd[r] = s;
@@ -30,8 +27,7 @@ static void k_rmsnorm(float *y, float *rstd, const float *x, const float *w, siz
 /* y_i = w_i x_i s, s = (mean x^2 + eps)^-1/2:
  * dx_i = s w_i dy_i - x_i s^3 (sum_j w_j dy_j x_j) / C,   dw_i = sum over rows of dy_i x_i s */
 static void k_rmsnorm_back(float *dx, float *dw, const float *dy, const float *x, const float *rstd,
-                           const float *w, size_t rows, size_t C)
-{
+                           const float *w, size_t rows, size_t C) {
     memset(dw, 0, C * sizeof(float));
     for (size_t r = 0; r < rows; r++, x += C, dy += C, dx += C) {
         float s = rstd[r];
@@ -52,8 +48,7 @@ static void k_rmsnorm_back(float *dx, float *dw, const float *dy, const float *x
 
 /* One head's norm and rotation: halves (a, b) turn by the position's angles. */
 FORCE_INLINE void rope_head(float *out, const float *x, const float *w, const float *cosines,
-                            const float *sines, size_t D, float eps)
-{
+                            const float *sines, size_t D, float eps) {
     size_t half = D / 2;
     vf s = vset(rms_scale(x, D, eps));
     for (size_t i = 0; i < half; i += LANES) {
@@ -67,8 +62,7 @@ FORCE_INLINE void rope_head(float *out, const float *x, const float *w, const fl
 }
 
 static void k_rope(const struct rope_layer *l, const float *qkv, size_t row0, size_t rows, float *q,
-                   float *k, float *v)
-{
+                   float *k, float *v) {
     size_t D = l->D, half = D / 2, width = (l->heads + 2 * (size_t)l->kv_heads) * D;
     for (size_t r = row0; r < row0 + rows; r++) {
         size_t b = r / l->T, t = r % l->T;
@@ -76,7 +70,8 @@ static void k_rope(const struct rope_layer *l, const float *qkv, size_t row0, si
         for (size_t h = 0; h < l->heads; h++, x += D)
             rope_head(q + ((b * l->heads + h) * l->T + t) * l->Dp, x, l->q_norm, c, s, D, l->eps);
         for (size_t h = 0; h < l->kv_heads; h++, x += D)
-            rope_head(k + ((b * l->kv_heads + h) * l->T + t) * l->Dp, x, l->k_norm, c, s, D, l->eps);
+            rope_head(k + ((b * l->kv_heads + h) * l->T + t) * l->Dp, x, l->k_norm, c, s, D,
+                      l->eps);
         for (size_t h = 0; h < l->kv_heads; h++, x += D)
             memcpy(v + ((b * l->kv_heads + h) * l->T + t) * l->Dp, x, D * sizeof(float));
     }
@@ -85,8 +80,7 @@ static void k_rope(const struct rope_layer *l, const float *qkv, size_t row0, si
 /* The way back of rope_head: turns the gradient back, then the norm's gradient; dw is added to. */
 FORCE_INLINE void rope_head_back(float *dx, float *dw, const float *dout, const float *x,
                                  const float *w, const float *cosines, const float *sines, size_t D,
-                                 float eps)
-{
+                                 float eps) {
     size_t half = D / 2;
     float scale = rms_scale(x, D, eps);
     vf s = vset(scale), sum = vset(0.0f);
@@ -111,8 +105,7 @@ FORCE_INLINE void rope_head_back(float *dx, float *dw, const float *dout, const 
 
 static void k_rope_back(const struct rope_layer *l, const float *qkv, size_t row0, size_t rows,
                         const float *dq, const float *dk, const float *dv, float *dqkv, float *dqw,
-                        float *dkw)
-{
+                        float *dkw) {
     size_t D = l->D, half = D / 2, width = (l->heads + 2 * (size_t)l->kv_heads) * D;
     memset(dqw, 0, D * sizeof(float));
     memset(dkw, 0, D * sizeof(float));
@@ -121,18 +114,17 @@ static void k_rope_back(const struct rope_layer *l, const float *qkv, size_t row
         const float *x = qkv + r * width, *c = l->cosines + t * half, *s = l->sines + t * half;
         float *dx = dqkv + r * width;
         for (size_t h = 0; h < l->heads; h++, x += D, dx += D)
-            rope_head_back(dx, dqw, dq + ((b * l->heads + h) * l->T + t) * l->Dp, x, l->q_norm, c, s,
-                           D, l->eps);
-        for (size_t h = 0; h < l->kv_heads; h++, x += D, dx += D)
-            rope_head_back(dx, dkw, dk + ((b * l->kv_heads + h) * l->T + t) * l->Dp, x, l->k_norm, c,
+            rope_head_back(dx, dqw, dq + ((b * l->heads + h) * l->T + t) * l->Dp, x, l->q_norm, c,
                            s, D, l->eps);
+        for (size_t h = 0; h < l->kv_heads; h++, x += D, dx += D)
+            rope_head_back(dx, dkw, dk + ((b * l->kv_heads + h) * l->T + t) * l->Dp, x, l->k_norm,
+                           c, s, D, l->eps);
         for (size_t h = 0; h < l->kv_heads; h++, dx += D)
             memcpy(dx, dv + ((b * l->kv_heads + h) * l->T + t) * l->Dp, D * sizeof(float));
     }
 }
 
-static void k_swiglu(float *act, const float *gu, size_t rows, size_t F)
-{
+static void k_swiglu(float *act, const float *gu, size_t rows, size_t F) {
     for (size_t r = 0; r < rows; r++, act += F, gu += 2 * F) {
         for (size_t i = 0; i < F; i += LANES) {
             vf g = vget(gu + i, F - i);
@@ -142,8 +134,7 @@ static void k_swiglu(float *act, const float *gu, size_t rows, size_t F)
 }
 
 /* act = g s(g) u:  du = g s dact,  dg = u s (1 + g (1 - s)) dact. dgu may be gu. */
-static void k_swiglu_back(float *dgu, const float *gu, const float *dact, size_t rows, size_t F)
-{
+static void k_swiglu_back(float *dgu, const float *gu, const float *dact, size_t rows, size_t F) {
     const vf one = vset(1.0f);
     for (size_t r = 0; r < rows; r++, dact += F, gu += 2 * F, dgu += 2 * F) {
         for (size_t i = 0; i < F; i += LANES) {
@@ -156,8 +147,7 @@ static void k_swiglu_back(float *dgu, const float *gu, const float *dact, size_t
     }
 }
 
-static float k_cross_entropy(float *z, size_t V, int32_t target, float scale)
-{
+static float k_cross_entropy(float *z, size_t V, int32_t target, float scale) {
     vf top = vset(z[0]);
     for (size_t i = 0; i + LANES <= V; i += LANES) top = vmax(top, vload(z + i));
     float m = vmax_lane(top);
@@ -184,13 +174,12 @@ static float k_cross_entropy(float *z, size_t V, int32_t target, float scale)
     return logf(total) + m - zt;
 }
 
-static void k_add(float *y, const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i += LANES) vput(y + i, vget(y + i, n - i) + vget(x + i, n - i), n - i);
+static void k_add(float *y, const float *x, size_t n) {
+    for (size_t i = 0; i < n; i += LANES)
+        vput(y + i, vget(y + i, n - i) + vget(x + i, n - i), n - i);
 }
 
-static double k_sum_squares(const float *x, size_t n)
-{
+static double k_sum_squares(const float *x, size_t n) {
     vd sum = __builtin_convertvector(vset(0.0f), vd);
     for (size_t i = 0; i < n; i += LANES) {
         vd v = __builtin_convertvector(vget(x + i, n - i), vd);
@@ -202,8 +191,7 @@ static double k_sum_squares(const float *x, size_t n)
 }
 
 static void k_adamw(float *theta, float *m, float *v, const float *grad, size_t n,
-                    const struct adamw_step *s)
-{
+                    const struct adamw_step *s) {
     const vf clip = vset(s->clip), b1 = vset(s->beta1), b2 = vset(s->beta2), r1 = vset(s->rest1),
              r2 = vset(s->rest2), c1 = vset(s->bias1), c2 = vset(s->bias2), eps = vset(s->eps),
              lr = vset(s->lr), decay = vset(s->decay);

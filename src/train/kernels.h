@@ -38,10 +38,10 @@ struct rope_layer { /* query and key: norm over a head, then rotation */
 };
 
 struct adamw_step {
-    float lr, decay;      /* decay = 1 - lr * weight decay, or 1 */
-    float clip;           /* factor of the gradient */
+    float lr, decay;                  /* decay = 1 - lr * weight decay, or 1 */
+    float clip;                       /* factor of the gradient */
     float beta1, beta2, rest1, rest2; /* rest_i = 1 - beta_i */
-    float bias1, bias2;   /* 1 / (1 - beta_i^t) */
+    float bias1, bias2;               /* 1 / (1 - beta_i^t) */
     float eps;
 };
 
@@ -54,8 +54,8 @@ struct kernels {
     void (*pack_a)(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k);
     void (*pack_b)(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n);
     /* c[m][n] = add + A B over k; add may be c itself or NULL. */
-    void (*block)(size_t m, size_t n, size_t k, const float *a, const float *b, float *c, size_t ldc,
-                  const float *add, size_t ldadd);
+    void (*block)(size_t m, size_t n, size_t k, const float *a, const float *b, float *c,
+                  size_t ldc, const float *add, size_t ldadd);
 
     void (*rmsnorm)(float *y, float *rstd, const float *x, const float *w, size_t rows, size_t C,
                     float eps);

@@ -18,8 +18,7 @@
 
 const struct kernels kernels_base = KERNELS_TABLE("base");
 
-static bool runs_here(const struct kernels *k)
-{
+static bool runs_here(const struct kernels *k) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (k == &kernels_avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
@@ -28,8 +27,7 @@ static bool runs_here(const struct kernels *k)
     return k == &kernels_base;
 }
 
-const struct kernels *kernels_best(void)
-{
+const struct kernels *kernels_best(void) {
 #if defined(__x86_64__)
     if (runs_here(&kernels_avx512)) return &kernels_avx512;
     if (runs_here(&kernels_avx2)) return &kernels_avx2;
@@ -37,12 +35,12 @@ const struct kernels *kernels_best(void)
     return &kernels_base;
 }
 
-const struct kernels *kernels_find(const char *name)
-{
+const struct kernels *kernels_find(const char *name) {
     const struct kernels *all[] = {
         &kernels_base,
 #if defined(__x86_64__)
-        &kernels_avx2, &kernels_avx512,
+        &kernels_avx2,
+        &kernels_avx512,
 #endif
     };
     for (size_t i = 0; i < ARRAY_COUNT(all); i++)

@@ -12,34 +12,32 @@ struct job {
     size_t M, N, K;
     const float *a, *b, *add;
     float *c;
-    size_t n0, nc, k0, kc;   /* the block at hand */
+    size_t n0, nc, k0, kc;     /* the block at hand */
     size_t rows, cols, splits; /* a chunk is rows x cols of it; splits chunks side by side */
 };
 
-static size_t round_up(size_t x, size_t step)
-{
+static size_t round_up(size_t x, size_t step) {
     return (x + step - 1) / step * step;
 }
 
-static size_t smaller(size_t a, size_t b)
-{
+static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static void pack_chunk(void *ctx, uint32_t chunk, uint32_t worker)
-{
+static void pack_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     (void)worker;
     struct job *j = ctx;
     const struct kernels *k = j->mm->kernels;
     size_t width = (size_t)PACK_PANELS * k->nr, at = chunk * width;
     size_t n = smaller(width, j->nc - at), col = j->n0 + at;
     float *dst = j->mm->pack_b + at * j->kc;
-    if (j->form == MATMUL_NT) k->pack_b(dst, j->b + col * j->K + j->k0, 1, j->K, j->kc, n);
-    else k->pack_b(dst, j->b + j->k0 * j->N + col, j->N, 1, j->kc, n);
+    if (j->form == MATMUL_NT)
+        k->pack_b(dst, j->b + col * j->K + j->k0, 1, j->K, j->kc, n);
+    else
+        k->pack_b(dst, j->b + j->k0 * j->N + col, j->N, 1, j->kc, n);
 }
 
-static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker)
-{
+static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     struct job *j = ctx;
     const struct kernels *k = j->mm->kernels;
     size_t m0 = chunk / j->splits * j->rows, m = smaller(j->rows, j->M - m0);
@@ -47,16 +45,17 @@ static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker)
     if (n0 >= j->nc) return;
     size_t n = smaller(j->cols, j->nc - n0);
     float *pa = j->mm->pack_a + (size_t)worker * MATMUL_PACK_A;
-    if (j->form == MATMUL_TN) k->pack_a(pa, j->a + j->k0 * j->M + m0, 1, j->M, m, j->kc);
-    else k->pack_a(pa, j->a + m0 * j->K + j->k0, j->K, 1, m, j->kc);
+    if (j->form == MATMUL_TN)
+        k->pack_a(pa, j->a + j->k0 * j->M + m0, 1, j->M, m, j->kc);
+    else
+        k->pack_a(pa, j->a + m0 * j->K + j->k0, j->K, 1, m, j->kc);
     size_t at = m0 * j->N + j->n0 + n0;
     const float *add = j->k0 ? j->c + at : j->add ? j->add + at : NULL;
     k->block(m, n, j->kc, pa, j->mm->pack_b + n0 * j->kc, j->c + at, j->N, add, j->N);
 }
 
 /* About four chunks a worker, so that one that is late holds nobody up; blocks as large as fit. */
-static uint32_t cut(struct job *j)
-{
+static uint32_t cut(struct job *j) {
     size_t mr = j->mm->kernels->mr, nr = j->mm->kernels->nr;
     size_t threads = pool_threads(j->mm->pool), want = threads > 1 ? 4 * threads : 1;
     size_t most = MATMUL_MC / mr * mr;
@@ -71,12 +70,12 @@ static uint32_t cut(struct job *j)
 }
 
 void matmul_run(const struct matmul *mm, enum matmul_form form, size_t M, size_t N, size_t K,
-                const float *a, const float *b, float *c, const float *add)
-{
+                const float *a, const float *b, float *c, const float *add) {
     CHECK(M > 0);
     CHECK(N > 0);
     CHECK(K > 0);
-    struct job j = {.mm = mm, .form = form, .M = M, .N = N, .K = K, .a = a, .b = b, .c = c, .add = add};
+    struct job j = {
+        .mm = mm, .form = form, .M = M, .N = N, .K = K, .a = a, .b = b, .c = c, .add = add};
     size_t width = (size_t)PACK_PANELS * mm->kernels->nr;
     for (j.n0 = 0; j.n0 < N; j.n0 += MATMUL_NC) {
         j.nc = smaller(MATMUL_NC, N - j.n0);

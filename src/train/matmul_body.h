@@ -11,8 +11,7 @@ enum { NR = 2 * LANES, MR = LANES == 16 ? 12 : 6 };
 
 /* acc = sum over p < k of a[i*rs + p*cs] * b[p*ldb + j]. Reads MR rows of a and NR columns of b. */
 FORCE_INLINE void micro(size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb,
-                        vf acc[MR][2])
-{
+                        vf acc[MR][2]) {
 #pragma GCC unroll 12
     for (size_t i = 0; i < MR; i++) acc[i][0] = acc[i][1] = vset(0.0f);
     for (size_t p = 0; p < k; p++) {
@@ -30,8 +29,7 @@ FORCE_INLINE void micro(size_t k, const float *a, size_t rs, size_t cs, const fl
 
 /* c = add + acc on a whole tile; add is read only where adding. */
 FORCE_INLINE void tile_store(vf acc[MR][2], float *c, size_t ldc, bool adding, const float *add,
-                             size_t ldadd)
-{
+                             size_t ldadd) {
     if (adding) {
 #pragma GCC unroll 12
         for (size_t i = 0; i < MR; i++) {
@@ -49,16 +47,14 @@ FORCE_INLINE void tile_store(vf acc[MR][2], float *c, size_t ldc, bool adding, c
 
 /* The same where only m rows and n columns of the tile exist. */
 static void tile_store_part(const float *tile, size_t m, size_t n, float *c, size_t ldc,
-                            bool adding, const float *add, size_t ldadd)
-{
+                            bool adding, const float *add, size_t ldadd) {
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++)
             c[i * ldc + j] = (adding ? add[i * ldadd + j] : 0.0f) + tile[i * NR + j];
 }
 
 FORCE_INLINE void tile_finish(vf acc[MR][2], size_t m, size_t n, float *c, size_t ldc, bool adding,
-                              const float *add, size_t ldadd)
-{
+                              const float *add, size_t ldadd) {
     if (m >= MR && n >= NR) {
         tile_store(acc, c, ldc, adding, add, ldadd);
     } else {
@@ -69,8 +65,7 @@ FORCE_INLINE void tile_finish(vf acc[MR][2], size_t m, size_t n, float *c, size_
 }
 
 static void k_block(size_t m, size_t n, size_t k, const float *a, const float *b, float *c,
-                    size_t ldc, const float *add, size_t ldadd)
-{
+                    size_t ldc, const float *add, size_t ldadd) {
     for (size_t j = 0; j < n; j += NR) {
         for (size_t i = 0; i < m; i += MR) {
             vf acc[MR][2];
@@ -85,13 +80,14 @@ static void k_block(size_t m, size_t n, size_t k, const float *a, const float *b
  * rows and columns past m and n are read and, up to the next whole tile, written.
  * c[m][ldc] = (add_c ? c : 0) + a[m][lda] b[k][ldb], b row-major. */
 static void small_nn(size_t m, size_t n, size_t k, const float *a, size_t rs, size_t cs,
-                     const float *b, size_t ldb, float *c, size_t ldc, bool add_c)
-{
+                     const float *b, size_t ldb, float *c, size_t ldc, bool add_c) {
     for (size_t j = 0; j < n; j += NR) {
         for (size_t i = 0; i < m; i += MR) {
             vf acc[MR][2];
-            if (cs == 1) micro(k, a + i * rs, rs, 1, b + j, ldb, acc);
-            else micro(k, a + i, 1, cs, b + j, ldb, acc);
+            if (cs == 1)
+                micro(k, a + i * rs, rs, 1, b + j, ldb, acc);
+            else
+                micro(k, a + i, 1, cs, b + j, ldb, acc);
             float *t = c + i * ldc + j;
             tile_store(acc, t, ldc, add_c, t, ldc);
         }
@@ -100,17 +96,18 @@ static void small_nn(size_t m, size_t n, size_t k, const float *a, size_t rs, si
 
 /* Copies W columns a step from k rows; the general case of both packs. */
 FORCE_INLINE void pack_panels(float *dst, const float *x, size_t step_k, size_t step_w, size_t k,
-                              size_t n, size_t W)
-{
+                              size_t n, size_t W) {
     for (size_t j = 0; j < n; j += W, dst += k * W) {
         size_t w = n - j < W ? n - j : W;
         const float *src = x + j * step_w;
         if (w < W) memset(dst, 0, k * W * sizeof(float));
         if (step_w == 1) { /* columns lie side by side */
             if (w == W)
-                for (size_t p = 0; p < k; p++) memcpy(dst + p * W, src + p * step_k, W * sizeof(float));
+                for (size_t p = 0; p < k; p++)
+                    memcpy(dst + p * W, src + p * step_k, W * sizeof(float));
             else
-                for (size_t p = 0; p < k; p++) memcpy(dst + p * W, src + p * step_k, w * sizeof(float));
+                for (size_t p = 0; p < k; p++)
+                    memcpy(dst + p * W, src + p * step_k, w * sizeof(float));
         } else {
             for (size_t c = 0; c < w; c++)
                 for (size_t p = 0; p < k; p++) dst[p * W + c] = src[c * step_w + p * step_k];
@@ -118,16 +115,18 @@ FORCE_INLINE void pack_panels(float *dst, const float *x, size_t step_k, size_t 
     }
 }
 
-static void k_pack_a(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k)
-{
-    if (rs == 1) pack_panels(dst, a, cs, 1, k, m, MR);
-    else pack_panels(dst, a, 1, rs, k, m, MR);
+static void k_pack_a(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k) {
+    if (rs == 1)
+        pack_panels(dst, a, cs, 1, k, m, MR);
+    else
+        pack_panels(dst, a, 1, rs, k, m, MR);
 }
 
-static void k_pack_b(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n)
-{
-    if (ns == 1) pack_panels(dst, b, ks, 1, k, n, NR);
-    else pack_panels(dst, b, 1, ns, k, n, NR);
+static void k_pack_b(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n) {
+    if (ns == 1)
+        pack_panels(dst, b, ks, 1, k, n, NR);
+    else
+        pack_panels(dst, b, 1, ns, k, n, NR);
 }
 
 #endif

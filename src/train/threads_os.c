@@ -44,8 +44,7 @@ struct pool {
     struct worker workers[THREADS_MAX];
 };
 
-static void spin_pause(void)
-{
+static void spin_pause(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #else
@@ -54,8 +53,7 @@ static void spin_pause(void)
 }
 
 /* Takes and runs chunks of the open job until none is left. */
-static void work_off(struct pool *p, uint32_t worker)
-{
+static void work_off(struct pool *p, uint32_t worker) {
     for (;;) {
         uint64_t t = atomic_load(&p->ticket);
         pool_fn *fn = atomic_load(&p->fn);
@@ -74,14 +72,12 @@ static void work_off(struct pool *p, uint32_t worker)
     }
 }
 
-static bool has_work(struct pool *p)
-{
+static bool has_work(struct pool *p) {
     uint32_t chunk = (uint32_t)atomic_load(&p->ticket);
     return chunk != CHUNK_CLOSED && chunk < atomic_load(&p->chunks);
 }
 
-static void *worker_main(void *arg)
-{
+static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
     while (!atomic_load(&p->stop)) {
@@ -98,8 +94,7 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static uint32_t processors(void)
-{
+static uint32_t processors(void) {
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -107,10 +102,10 @@ static uint32_t processors(void)
     return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (uint32_t)n;
 }
 
-enum brg_status pool_create(uint32_t threads, struct pool **out, struct err *e)
-{
+enum brg_status pool_create(uint32_t threads, struct pool **out, struct err *e) {
     if (threads > THREADS_MAX)
-        return err_set(e, BRG_E_LIMIT, "%u threads asked for: use at most %d", threads, THREADS_MAX);
+        return err_set(e, BRG_E_LIMIT, "%u threads asked for: use at most %d", threads,
+                       THREADS_MAX);
     struct pool *p = mem_alloc(1, sizeof *p);
     p->threads = threads ? threads : processors();
     atomic_store(&p->ticket, (uint64_t)CHUNK_CLOSED);
@@ -123,8 +118,8 @@ enum brg_status pool_create(uint32_t threads, struct pool **out, struct err *e)
         if (pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]) != 0) {
             uint32_t asked = p->threads;
             pool_destroy(p);
-            return err_set(e, BRG_E_MEMORY, "thread %u of %u could not be started: use fewer threads",
-                           i + 1, asked);
+            return err_set(e, BRG_E_MEMORY,
+                           "thread %u of %u could not be started: use fewer threads", i + 1, asked);
         }
         p->started = i;
     }
@@ -132,8 +127,7 @@ enum brg_status pool_create(uint32_t threads, struct pool **out, struct err *e)
     return BRG_OK;
 }
 
-void pool_destroy(struct pool *p)
-{
+void pool_destroy(struct pool *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     atomic_store(&p->stop, true);
@@ -146,13 +140,11 @@ void pool_destroy(struct pool *p)
     mem_free(p);
 }
 
-uint32_t pool_threads(const struct pool *p)
-{
+uint32_t pool_threads(const struct pool *p) {
     return p->threads;
 }
 
-void pool_run(struct pool *p, uint32_t chunks, pool_fn *fn, void *ctx)
-{
+void pool_run(struct pool *p, uint32_t chunks, pool_fn *fn, void *ctx) {
     if (chunks == 0) return;
     CHECK(chunks < CHUNK_CLOSED);
     if (p->threads == 1 || chunks == 1) {

@@ -24,7 +24,8 @@ struct model_config { /* config.json of Hugging Face's Qwen3ForCausalLM */
 };
 enum brg_status model_config_parse(const char *json, size_t bytes, const char *path,
                                    struct model_config *out, struct err *e) MUST_USE;
-enum brg_status model_config_load(const char *path, struct model_config *out, struct err *e) MUST_USE;
+enum brg_status model_config_load(const char *path, struct model_config *out, struct err *e)
+    MUST_USE;
 /* The config.json text (complete: architectures, model_type "qwen3", torch_dtype ...). */
 void model_config_json(const struct model_config *c, struct buf *out);
 /* Fills the tensor table (types F32, canonical order); P = sum of elements. */
@@ -40,7 +41,8 @@ enum brg_status model_load_weights(const char *dir, const struct model_config *c
                                    struct err *e) MUST_USE;
 
 struct adamw {
-    double beta1, beta2, eps, weight_decay, clip; /* clip 0 = off; decay on tensors of 2 dimensions */
+    double beta1, beta2, eps, weight_decay,
+        clip; /* clip 0 = off; decay on tensors of 2 dimensions */
 };
 struct adamw adamw_default(void); /* 0.9, 0.95, 1e-8, 0.1, 1.0 */
 
@@ -48,18 +50,18 @@ struct trainer;
 struct trainer_options {
     const struct model_config *model; /* borrowed while creating */
     uint32_t seq_len, batch_max;      /* rows a step may have at most */
-    uint32_t micro_batch;             /* rows in memory at once; 0 = batch_max (gradient accumulation) */
-    uint32_t threads;                 /* 0 = the processors this process may use */
+    uint32_t micro_batch; /* rows in memory at once; 0 = batch_max (gradient accumulation) */
+    uint32_t threads;     /* 0 = the processors this process may use */
 };
 /* E_MEMORY says what was asked and which settings shrink it. */
 enum brg_status trainer_create(const struct trainer_options *o, struct trainer **out, struct err *e)
     MUST_USE;
 void trainer_destroy(struct trainer *t);
 uint64_t trainer_parameters(const struct trainer *t);
-float *trainer_theta(struct trainer *t);  /* [P], borrowed, may be written between steps */
-float *trainer_grad(struct trainer *t);   /* [P] of the last trainer_gradient */
-float *trainer_m(struct trainer *t);      /* AdamW first moment [P] */
-float *trainer_v(struct trainer *t);      /* AdamW second moment [P] */
+float *trainer_theta(struct trainer *t);         /* [P], borrowed, may be written between steps */
+float *trainer_grad(struct trainer *t);          /* [P] of the last trainer_gradient */
+float *trainer_m(struct trainer *t);             /* AdamW first moment [P] */
+float *trainer_v(struct trainer *t);             /* AdamW second moment [P] */
 uint64_t trainer_steps(const struct trainer *t); /* AdamW's t, for bias correction */
 void trainer_steps_set(struct trainer *t, uint64_t steps);
 /* Mean next-token cross-entropy over rows*T predictions; tokens[rows][T+1]. No gradient. */
@@ -68,7 +70,7 @@ double trainer_loss(struct trainer *t, const int32_t *tokens, uint32_t rows);
 double trainer_gradient(struct trainer *t, const int32_t *tokens, uint32_t rows);
 /* AdamW on the gradient there; gives the gradient's norm before clipping. E_NONFINITE (nothing
  * changed) where it is not finite. */
-enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr, double *out_norm,
-                               struct err *e) MUST_USE;
+enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr,
+                               double *out_norm, struct err *e) MUST_USE;
 
 #endif

@@ -24,18 +24,15 @@ typedef float vf_unaligned __attribute__((vector_size(LANES * 4), aligned(4), ma
 
 #define FORCE_INLINE static inline __attribute__((always_inline))
 
-FORCE_INLINE vf vload(const float *p)
-{
+FORCE_INLINE vf vload(const float *p) {
     return *(const vf_unaligned *)p;
 }
 
-FORCE_INLINE void vstore(float *p, vf x)
-{
+FORCE_INLINE void vstore(float *p, vf x) {
     *(vf_unaligned *)p = x;
 }
 
-FORCE_INLINE vf vset(float x)
-{
+FORCE_INLINE vf vset(float x) {
 #if LANES == 8
     return (vf)_mm256_set1_ps(x);
 #elif LANES == 16
@@ -46,31 +43,28 @@ FORCE_INLINE vf vset(float x)
 }
 
 /* The first n < LANES elements, zeros behind. */
-FORCE_INLINE vf vload_n(const float *p, size_t n)
-{
+FORCE_INLINE vf vload_n(const float *p, size_t n) {
     vf x = vset(0.0f);
     memcpy(&x, p, n * sizeof(float));
     return x;
 }
 
-FORCE_INLINE void vstore_n(float *p, vf x, size_t n)
-{
+FORCE_INLINE void vstore_n(float *p, vf x, size_t n) {
     memcpy(p, &x, n * sizeof(float));
 }
 
-FORCE_INLINE vf vget(const float *p, size_t left)
-{
+FORCE_INLINE vf vget(const float *p, size_t left) {
     return left >= LANES ? vload(p) : vload_n(p, left);
 }
 
-FORCE_INLINE void vput(float *p, vf x, size_t left)
-{
-    if (left >= LANES) vstore(p, x);
-    else vstore_n(p, x, left);
+FORCE_INLINE void vput(float *p, vf x, size_t left) {
+    if (left >= LANES)
+        vstore(p, x);
+    else
+        vstore_n(p, x, left);
 }
 
-FORCE_INLINE vf vfma(vf a, vf b, vf c)
-{
+FORCE_INLINE vf vfma(vf a, vf b, vf c) {
 #if LANES == 8
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #elif LANES == 16
@@ -81,14 +75,12 @@ FORCE_INLINE vf vfma(vf a, vf b, vf c)
 }
 
 /* mask lanes are all ones or all zeros */
-FORCE_INLINE vf vselect(vi mask, vf yes, vf no)
-{
+FORCE_INLINE vf vselect(vi mask, vf yes, vf no) {
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 
 /* Gives b where a is not a number. */
-FORCE_INLINE vf vmax(vf a, vf b)
-{
+FORCE_INLINE vf vmax(vf a, vf b) {
 #if LANES == 8
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 #elif LANES == 16
@@ -98,8 +90,7 @@ FORCE_INLINE vf vmax(vf a, vf b)
 #endif
 }
 
-FORCE_INLINE vf vsqrt(vf a)
-{
+FORCE_INLINE vf vsqrt(vf a) {
 #if LANES == 8
     return (vf)_mm256_sqrt_ps((__m256)a);
 #elif LANES == 16
@@ -110,8 +101,7 @@ FORCE_INLINE vf vsqrt(vf a)
 }
 
 /* Sum of the lanes in pairs: a fixed order. */
-FORCE_INLINE float vsum(vf x)
-{
+FORCE_INLINE float vsum(vf x) {
     float v[LANES];
     memcpy(v, &x, sizeof x);
 #pragma GCC unroll 4
@@ -120,8 +110,7 @@ FORCE_INLINE float vsum(vf x)
     return v[0];
 }
 
-FORCE_INLINE float vmax_lane(vf x)
-{
+FORCE_INLINE float vmax_lane(vf x) {
     float v[LANES], m;
     memcpy(v, &x, sizeof x);
     m = v[0];
@@ -132,8 +121,7 @@ FORCE_INLINE float vmax_lane(vf x)
 /* e^x, relative error below 2e-7; 0 under -87.3, held at e^88 above; not-a-number passes through.
  * x = n ln2 + r with ln2 in two parts, then the Taylor polynomial of degree 7 on |r| <= 0.3466
  * (its remainder is 5e-9). n is rounded by adding 1.5 * 2^23. */
-FORCE_INLINE vf vexp(vf x)
-{
+FORCE_INLINE vf vexp(vf x) {
     const vf magic = vset(12582912.0f), low = vset(-87.3f), high = vset(88.0f);
     vi under = (vi)(x < low);
     x = vselect(under, low, x);
@@ -154,8 +142,7 @@ FORCE_INLINE vf vexp(vf x)
     return vselect(under, vset(0.0f), p * (vf)bits);
 }
 
-FORCE_INLINE vf vsigmoid(vf x)
-{
+FORCE_INLINE vf vsigmoid(vf x) {
     return vset(1.0f) / (vset(1.0f) + vexp(-x));
 }
 

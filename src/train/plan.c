@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plan.c - all memory of a trainer, from one table.
+ *
+ * The table is a function that names each array with its size and where its address goes. It runs
+ * twice: once to add sizes up, once to give addresses out of the slabs. So the sum can not differ from
+ * what is used, and a step allocates nothing. Slabs: parameters, gradients, the moments, activations
+ * (they grow with the micro-batch), workspace. */
+#include <assert.h>
+#include <math.h>
+
+#include "train/trainer.h"
+
+enum slab { SLAB_THETA, SLAB_GRAD, SLAB_MOMENTS, SLAB_ACTS, SLAB_WORK, SLABS };
+static_assert(SLABS == ARRAY_COUNT(((struct trainer *)0)->slabs), "one address a slab");
+enum { ALIGN_BYTES = 64, ALIGN_FLOATS = 16 };
+
+struct plan {
+    float *base[SLABS]; /* NULL in the first pass */
+    double used[SLABS]; /* in floats; double cannot overflow, and is exact up to 2^53 */
+};
+
+static void take(struct plan *p, enum slab s, float **slot, double count) {
+    if (p->base[s]) *slot = p->base[s] + (size_t)p->used[s];
+    p->used[s] += ceil(count / ALIGN_FLOATS) * ALIGN_FLOATS;
+}
+
+static void plan_layers(struct plan *p, struct trainer *t, double R) {
+    for (uint32_t l = 0; l < t->layers_count; l++) {
+        struct layer_acts *a = &t->acts[l];
+        take(p, SLAB_ACTS, &a->x1, R * (double)t->C);
+        take(p, SLAB_ACTS, &a->rstd1, R);
+        take(p, SLAB_ACTS, &a->qkv, R * (double)t->W);
+        take(p, SLAB_ACTS, &a->attn, R * (double)t->Q);
+        take(p, SLAB_ACTS, &a->lse, R * t->heads);
+        take(p, SLAB_ACTS, &a->x2, R * (double)t->C);
+        take(p, SLAB_ACTS, &a->rstd2, R);
+        take(p, SLAB_ACTS, &a->gate_up, R * 2 * (double)t->F);
+    }
+    take(p, SLAB_ACTS, &t->x_last, R * (double)t->C);
+    take(p, SLAB_ACTS, &t->rstd_last, R);
+}
+
+static void plan_work(struct plan *p, struct trainer *t, double R) {
+    double C = (double)t->C, threads = pool_threads(t->pool);
+    double slack = KERNEL_MR_MAX * (double)t->Dp, width = (double)t->Dp;
+    double Tp = (t->T + t->kernels->nr - 1) / t->kernels->nr * t->kernels->nr;
+    double packed = (double)t->micro * t->kv_heads * Tp * (double)t->D;
+    take(p, SLAB_WORK, &t->h, R * C);
+    take(p, SLAB_WORK, &t->inner, R * (double)t->F);
+    take(p, SLAB_WORK, &t->dx, R * C);
+    take(p, SLAB_WORK, &t->dh, R * C);
+    take(p, SLAB_WORK, &t->dqkv, R * (double)t->W);
+    take(p, SLAB_WORK, &t->dattn, R * (double)t->Q);
+    take(p, SLAB_WORK, &t->q, R * t->heads * width + slack);
+    take(p, SLAB_WORK, &t->k, R * t->kv_heads * width + slack);
+    take(p, SLAB_WORK, &t->vv, R * t->kv_heads * width + slack);
+    take(p, SLAB_WORK, &t->dq, R * t->heads * width + slack);
+    take(p, SLAB_WORK, &t->dk, R * t->kv_heads * width + slack);
+    take(p, SLAB_WORK, &t->dv, R * t->kv_heads * width + slack);
+    take(p, SLAB_WORK, &t->dattn_hm, R * t->heads * width + slack);
+    take(p, SLAB_WORK, &t->delta, R * t->heads);
+    take(p, SLAB_WORK, &t->kt, packed);
+    take(p, SLAB_WORK, &t->vt, packed);
+    take(p, SLAB_WORK, &t->cosines, t->T * (double)t->D / 2);
+    take(p, SLAB_WORK, &t->sines, t->T * (double)t->D / 2);
+    take(p, SLAB_WORK, &t->logits, (double)t->logit_rows * (double)t->V);
+    take(p, SLAB_WORK, &t->losses, R);
+    take(p, SLAB_WORK, &t->partials, ceil(R / ROWS_CHUNK) * fmax(C, 2 * (double)t->D));
+    take(p, SLAB_WORK, &t->scratch, threads * (double)t->scratch_count);
+    take(p, SLAB_WORK, &t->mm.pack_b, MATMUL_PACK_B);
+    take(p, SLAB_WORK, &t->mm.pack_a, threads * MATMUL_PACK_A);
+}
+
+static void plan_all(struct plan *p, struct trainer *t) {
+    double P = (double)t->P, R = (double)t->micro * t->T;
+    for (size_t s = 0; s < SLABS; s++) p->used[s] = 0;
+    take(p, SLAB_THETA, &t->theta, P);
+    take(p, SLAB_GRAD, &t->grad, P);
+    take(p, SLAB_MOMENTS, &t->m, P);
+    take(p, SLAB_MOMENTS, &t->v, P);
+    plan_layers(p, t, R);
+    plan_work(p, t, R);
+}
+
+static enum brg_status allocate(struct plan *p, struct trainer *t, struct err *e) {
+    double total = 0, gib = 4.0 / (1024.0 * 1024.0 * 1024.0);
+    for (size_t s = 0; s < SLABS; s++) total += p->used[s];
+    for (size_t s = 0; s < SLABS; s++) {
+        if (total < 1e15) t->slabs[s] = try_mem_alloc((size_t)p->used[s] * 4 + ALIGN_BYTES, 1);
+        if (!t->slabs[s])
+            return err_set(
+                e, BRG_E_MEMORY,
+                "%.2f GiB asked for: weights, gradients and moments %.2f, activations of "
+                "%u rows of %u tokens %.2f, workspace %.2f. Lower the micro-batch first, "
+                "then the sequence length or the model",
+                total * gib,
+                (p->used[SLAB_THETA] + p->used[SLAB_GRAD] + p->used[SLAB_MOMENTS]) * gib, t->micro,
+                t->T, p->used[SLAB_ACTS] * gib, p->used[SLAB_WORK] * gib);
+        uintptr_t at = (uintptr_t)t->slabs[s];
+        size_t skip = (ALIGN_BYTES - at % ALIGN_BYTES) % ALIGN_BYTES;
+        p->base[s] = (float *)((char *)t->slabs[s] + skip);
+    }
+    return BRG_OK;
+}
+
+static void plan_rotation(struct trainer *t) {
+    size_t half = t->D / 2;
+    for (size_t i = 0; i < half; i++) {
+        double step = pow(t->model.rope_theta, -2.0 * (double)i / (double)t->D);
+        for (size_t at = 0; at < t->T; at++) {
+            t->cosines[at * half + i] = (float)cos((double)at * step);
+            t->sines[at * half + i] = (float)sin((double)at * step);
+        }
+    }
+}
+
+/* Offsets follow the canonical order; the table of tensors is the witness (CHECK at the end). */
+static void plan_offsets(struct trainer *t) {
+    size_t at = t->V * t->C, kv = t->kv_heads * t->D;
+    for (uint32_t l = 0; l < t->layers_count; l++) {
+        struct layer_offsets *o = &t->offsets[l];
+        o->norm1 = at;
+        o->qkv = o->norm1 + t->C;
+        o->o = o->qkv + (t->Q + 2 * kv) * t->C;
+        o->q_norm = o->o + t->C * t->Q;
+        o->k_norm = o->q_norm + t->D;
+        o->norm2 = o->k_norm + t->D;
+        o->gate_up = o->norm2 + t->C;
+        o->down = o->gate_up + 2 * t->F * t->C;
+        at = o->down + t->C * t->F;
+    }
+    t->final_norm = at;
+    t->head = t->model.tie_word_embeddings ? t->embed : at + t->C;
+    CHECK((t->model.tie_word_embeddings ? at + t->C : t->head + t->V * t->C) == t->P);
+}
+
+static void plan_pieces(struct trainer *t) {
+    struct tensors table = {0};
+    model_tensors(&t->model, &table);
+    size_t most = t->P / ELEMENTS_CHUNK + table.count, at = 0;
+    t->pieces = mem_alloc(most, sizeof *t->pieces);
+    t->sums = mem_alloc(most, sizeof *t->sums);
+    for (size_t i = 0; i < table.count; i++) {
+        for (size_t done = 0; done < table.v[i].elements; done += ELEMENTS_CHUNK) {
+            size_t left = table.v[i].elements - done;
+            CHECK(t->pieces_count < most);
+            t->pieces[t->pieces_count++] = (struct piece){
+                at + done, left < ELEMENTS_CHUNK ? left : ELEMENTS_CHUNK, table.v[i].dims > 1};
+        }
+        at += table.v[i].elements;
+    }
+    CHECK(at == t->P);
+    tensors_fini(&table);
+}
+
+static void plan_sizes(struct trainer *t) {
+    const struct model_config *c = &t->model;
+    t->P = model_parameters(c);
+    t->C = c->hidden_size;
+    t->V = c->vocab_size;
+    t->F = c->intermediate_size;
+    t->D = c->head_dim;
+    t->heads = c->num_attention_heads;
+    t->kv_heads = c->num_key_value_heads;
+    t->layers_count = c->num_hidden_layers;
+    t->Q = t->heads * t->D;
+    t->W = t->Q + 2 * t->kv_heads * t->D;
+    t->Dp = (t->D + t->kernels->nr - 1) / t->kernels->nr * t->kernels->nr;
+    t->scratch_count = ATTN_SCRATCH + 3 * (ATTN_BK + KERNEL_MR_MAX) * t->Dp;
+    t->logit_rows = LOGITS_MAX / t->V;
+    if (t->logit_rows < LOGIT_ROWS_MIN) t->logit_rows = LOGIT_ROWS_MIN;
+    if (t->logit_rows > LOGIT_ROWS_MAX) t->logit_rows = LOGIT_ROWS_MAX;
+    size_t R = (size_t)t->micro * t->T;
+    if (t->logit_rows > R) t->logit_rows = R;
+}
+
+enum brg_status trainer_plan(struct trainer *t, struct err *e) {
+    plan_sizes(t);
+    t->offsets = mem_alloc(t->layers_count, sizeof *t->offsets);
+    t->acts = mem_alloc(t->layers_count, sizeof *t->acts);
+    struct plan p = {0};
+    plan_all(&p, t);
+    TRY(allocate(&p, t, e));
+    plan_all(&p, t);
+    plan_offsets(t);
+    plan_pieces(t);
+    plan_rotation(t);
+    return BRG_OK;
+}
+
+void trainer_unplan(struct trainer *t) {
+    for (size_t s = 0; s < SLABS; s++) mem_free(t->slabs[s]);
+    mem_free(t->pieces);
+    mem_free(t->sums);
+    mem_free(t->offsets);
+    mem_free(t->acts);
+}

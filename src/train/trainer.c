@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* trainer.c - a batch's loss and gradient, and AdamW.
+ *
+ * A batch of rows goes through in micro-batches of at most `micro` rows; the gradient is that of the
+ * mean over all rows*T predictions, because each micro-batch is scaled by the whole batch's count.
+ * Invariants
+ *   (T1) loss and gradient have the same bits for any number of threads. They depend on how many rows
+ *        a micro-batch holds (the order of sums), in the last bits only.
+ *   (T2) an update whose gradient is not finite changes nothing.
+ *   (T3) a step allocates nothing. */
+#include <math.h>
+#include <string.h>
+
+#include "train/trainer.h"
+
+struct adamw adamw_default(void) {
+    return (struct adamw){
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+}
+
+static enum brg_status check_options(const struct trainer_options *o, struct err *e) {
+    if (o->seq_len == 0 || o->batch_max == 0)
+        return err_set(e, BRG_E_LIMIT, "sequence length and batch must be at least 1");
+    if (o->seq_len > o->model->max_position_embeddings)
+        return err_set(e, BRG_E_MODEL,
+                       "sequence length %u exceeds the model's field "
+                       "max_position_embeddings (%u): raise the field or pack shorter samples",
+                       o->seq_len, o->model->max_position_embeddings);
+    if ((double)o->seq_len * o->batch_max > (double)(1 << 30))
+        return err_set(e, BRG_E_LIMIT,
+                       "a batch of %u rows of %u tokens is more than 2^30 tokens: "
+                       "lower the batch",
+                       o->batch_max, o->seq_len);
+    return BRG_OK;
+}
+
+enum brg_status trainer_create_with(const struct trainer_options *o, const struct kernels *k,
+                                    struct trainer **out, struct err *e) {
+    TRY(check_options(o, e));
+    struct trainer *t = mem_alloc(1, sizeof *t);
+    t->model = *o->model;
+    t->T = o->seq_len;
+    t->batch_max = o->batch_max;
+    t->micro = o->micro_batch && o->micro_batch < o->batch_max ? o->micro_batch : o->batch_max;
+    t->kernels = k;
+    enum brg_status s = pool_create(o->threads, &t->pool, e);
+    if (s == BRG_OK) s = trainer_plan(t, e);
+    if (s != BRG_OK) {
+        trainer_destroy(t);
+        return s;
+    }
+    t->mm.pool = t->pool;
+    t->mm.kernels = k;
+    *out = t;
+    return BRG_OK;
+}
+
+enum brg_status trainer_create(const struct trainer_options *o, struct trainer **out,
+                               struct err *e) {
+    return trainer_create_with(o, kernels_best(), out, e);
+}
+
+void trainer_destroy(struct trainer *t) {
+    if (!t) return;
+    pool_destroy(t->pool);
+    trainer_unplan(t);
+    mem_free(t);
+}
+
+uint64_t trainer_parameters(const struct trainer *t) {
+    return t->P;
+}
+
+float *trainer_theta(struct trainer *t) {
+    return t->theta;
+}
+
+float *trainer_grad(struct trainer *t) {
+    return t->grad;
+}
+
+float *trainer_m(struct trainer *t) {
+    return t->m;
+}
+
+float *trainer_v(struct trainer *t) {
+    return t->v;
+}
+
+uint64_t trainer_steps(const struct trainer *t) {
+    return t->steps;
+}
+
+void trainer_steps_set(struct trainer *t, uint64_t steps) {
+    t->steps = steps;
+}
+
+/* All micro-batches of a batch; gradients too where asked for. Gives the mean loss. */
+static double run_batch(struct trainer *t, const int32_t *tokens, uint32_t rows, bool gradient) {
+    CHECK(rows > 0);
+    CHECK(rows <= t->batch_max);
+    double sum = 0, count = (double)rows * t->T;
+    for (uint32_t at = 0; at < rows; at += t->micro) {
+        t->rows = rows - at < t->micro ? rows - at : t->micro;
+        t->R = (size_t)t->rows * t->T;
+        t->tokens = tokens + (size_t)at * (t->T + 1);
+        t->first = at == 0;
+        trainer_forward(t);
+        trainer_head(t, gradient ? (float)(1.0 / count) : 0.0f);
+        if (gradient) trainer_backward(t);
+        for (size_t r = 0; r < t->R; r++) sum += (double)t->losses[r];
+    }
+    t->tokens = NULL;
+    return sum / count;
+}
+
+double trainer_loss(struct trainer *t, const int32_t *tokens, uint32_t rows) {
+    return run_batch(t, tokens, rows, false);
+}
+
+double trainer_gradient(struct trainer *t, const int32_t *tokens, uint32_t rows) {
+    return run_batch(t, tokens, rows, true);
+}
+
+struct update_job {
+    struct trainer *t;
+    struct adamw_step step;
+    float decay;
+};
+
+static void sum_piece(void *ctx, uint32_t chunk, uint32_t worker) {
+    (void)worker;
+    struct trainer *t = ctx;
+    const struct piece *p = &t->pieces[chunk];
+    t->sums[chunk] = t->kernels->sum_squares(t->grad + p->offset, p->count);
+}
+
+static void update_piece(void *ctx, uint32_t chunk, uint32_t worker) {
+    (void)worker;
+    struct update_job *j = ctx;
+    struct trainer *t = j->t;
+    const struct piece *p = &t->pieces[chunk];
+    struct adamw_step s = j->step;
+    s.decay = p->decay ? j->decay : 1.0f;
+    t->kernels->adamw(t->theta + p->offset, t->m + p->offset, t->v + p->offset, t->grad + p->offset,
+                      p->count, &s);
+}
+
+/* Global L2 norm: each fixed piece in double, pieces in order. */
+static double gradient_norm(struct trainer *t) {
+    double sum = 0;
+    pool_run(t->pool, (uint32_t)t->pieces_count, sum_piece, t);
+    for (size_t i = 0; i < t->pieces_count; i++) sum += t->sums[i];
+    return sqrt(sum);
+}
+
+enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr,
+                               double *out_norm, struct err *e) {
+    double norm = gradient_norm(t);
+    if (!isfinite(norm)) /* T2 */
+        return err_set(e, BRG_E_NONFINITE,
+                       "the gradient of step %llu is not finite: lower the "
+                       "learning rate, or take weights that are finite",
+                       (unsigned long long)(t->steps + 1));
+    double clip = a->clip > 0 ? fmin(1.0, a->clip / (norm + 1e-6)) : 1.0;
+    double n = (double)++t->steps;
+    struct update_job j = {.t = t,
+                           .decay = (float)(1.0 - lr * a->weight_decay),
+                           .step = {.lr = (float)lr,
+                                    .clip = (float)clip,
+                                    .beta1 = (float)a->beta1,
+                                    .beta2 = (float)a->beta2,
+                                    .rest1 = (float)(1.0 - a->beta1),
+                                    .rest2 = (float)(1.0 - a->beta2),
+                                    .bias1 = (float)(1.0 / (1.0 - pow(a->beta1, n))),
+                                    .bias2 = (float)(1.0 / (1.0 - pow(a->beta2, n))),
+                                    .eps = (float)a->eps}};
+    pool_run(t->pool, (uint32_t)t->pieces_count, update_piece, &j);
+    *out_norm = norm;
+    return BRG_OK;
+}

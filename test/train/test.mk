@@ -1,0 +1,2 @@
+# The trainer's tests need no hub, site or network.
+ROOMS_test/train = base data store outer train
