@@ -33,6 +33,8 @@ FLAGS_debug := -O0 -g3
 FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 FLAGS_cov := -O0 -g --coverage
+# Only by `make fuzz`, which also sets CC=clang.
+FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
 ifeq ($(FLAGS_$(VARIANT)),)
 $(error VARIANT=$(VARIANT) is unknown; choose release, debug, asan, tsan or cov)
 endif
@@ -108,7 +110,8 @@ $(foreach r,$(ROOMS),$(eval room-$r: $(OBJECTS_$r)))
 # ---- Tests ---------------------------------------------------------------------------------------
 
 # One binary a directory test/<name>/ that holds *.c; all rooms unless ROOMS_test/<name> says which.
-TEST_NAMES := $(sort $(patsubst test/%/,%,$(dir $(wildcard test/*/*.c))))
+# test/fuzz/ holds fuzzers, each a program of its own: see below.
+TEST_NAMES := $(filter-out fuzz,$(sort $(patsubst test/%/,%,$(dir $(wildcard test/*/*.c)))))
 TEST_BINARIES := $(TEST_NAMES:%=$(B)/test/%)
 HARNESS_OBJECT := $(B)/obj/test/harness.o
 
@@ -143,6 +146,25 @@ run-tests: all tests
 asan tsan:
 	@$(MAKE) --no-print-directory VARIANT=$@ test
 
+# make fuzz F=wire SECONDS=60: one fuzzer; without F each in turn. Inputs stay in build/fuzz/corpus/.
+FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
+SECONDS ?= 30
+define fuzz_rule
+$(B)/fuzz_$1: $(B)/obj/test/fuzz/fuzz_$1.o \
+    $$(filter-out $(MAIN_OBJECT),$$(foreach r,$$(or $$(ROOMS_fuzz/$1),$$(ROOMS_fuzz),$(ROOMS)),$$(OBJECTS_$$r)))
+	@echo "  LINK    $$@"
+	@$$(CC) $$(LDFLAGS_ALL) -fsanitize=fuzzer $$(filter %.o,$$^) $$(LIBS) -o $$@
+.PHONY: run-fuzz-$1
+run-fuzz-$1: $(B)/fuzz_$1
+	@mkdir -p $(B)/corpus/$1
+	$(B)/fuzz_$1 -max_total_time=$(SECONDS) -print_final_stats=1 -artifact_prefix=$(B)/ \
+	  $(B)/corpus/$1 $(wildcard test/golden/$1)
+endef
+$(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$f)))
+.PHONY: fuzz
+fuzz:
+	@$(MAKE) --no-print-directory VARIANT=fuzz CC=clang $(addprefix run-fuzz-,$(or $(F),$(FUZZERS)))
+
 # ---- The simulator, the demonstration, the rules -------------------------------------------------
 
 SIM_OBJECTS := $(call objects_of,sim)
@@ -161,11 +183,11 @@ demo:
 	@BERINGIA=$(B)/beringia scripts/demo
 
 lint:
-	@CC="$(CC)" LINT_CFLAGS="$(CFLAGS_ALL) $(CPPFLAGS_ALL) $(PC_CFLAGS)" scripts/lint $(LINT)
+	@CC="$(CC)" LINT_CFLAGS="$(CFLAGS_ALL) $(CPPFLAGS_ALL) $(PC_CFLAGS)" scripts/lint $(ONLY)
 
 format:
-	clang-format -i $(wildcard src/*/*.[ch] test/*.[ch] test/*/*.[ch] sim/*.[ch] bench/*.[ch] \
-	  include/*.h)
+	clang-format -i $(wildcard $(if $(ROOM),src/$(ROOM)/*.[ch] test/$(ROOM)/*.[ch],src/*/*.[ch] \
+	  test/*.[ch] test/*/*.[ch] sim/*.[ch] bench/*.[ch] include/*.h))
 
 check: test lint
 	@$(MAKE) --no-print-directory asan
@@ -179,8 +201,9 @@ help:
 	@echo "make room-lease       compile src/lease alone;  also room-base, room-hub, ..."
 	@echo "make unit-lease       build and run test/lease alone [T=name]; rooms by ROOMS_test/lease"
 	@echo "make asan | tsan      build and run the tests with sanitizers"
-	@echo "make lint | format    the rules of the project | clang-format"
+	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
+	@echo "make fuzz [F=wire SECONDS=60]   libFuzzer on the decoders (clang)"
 	@echo "make demo             a whole run on this machine"
 	@echo "make sim [SEED=n]     the protocol in virtual time"
 	@echo "make clean"

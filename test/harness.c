@@ -61,7 +61,7 @@ static int64_t now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* ---- What a test may call --------------------------------------------------------------------- */
+/* ---- What a test may call -------------------------------------------------------------------- */
 
 void test_skip(const char *fmt, ...) {
     FILE *f = fopen(child_reason, "w");
@@ -106,7 +106,7 @@ void test_expect_abort(const char *expr, const char *file, int line) {
     _fail(file, line);
 }
 
-/* ---- Children --------------------------------------------------------------------------------- */
+/* ---- Children -------------------------------------------------------------------------------- */
 
 static _Noreturn void child_run(const struct job *job, const sigset_t *mask_before) {
     setpgid(0, 0);
@@ -193,7 +193,8 @@ static void job_ended(struct job *job, int status) {
         if (job->late)
             printf("    | ended after its limit of %d s\n", job->test->seconds_max);
         else if (WIFSIGNALED(status))
-            printf("    | ended by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
+            printf("    | ended by signal %d (%s)\n", WTERMSIG(status),
+                   strsignal(WTERMSIG(status)));
         if (access(job->dir, F_OK) == 0) printf("    | kept: %s\n", job->dir);
     }
     if (good || skip) tree_remove(job->dir);
@@ -202,7 +203,7 @@ static void job_ended(struct job *job, int status) {
     fflush(stdout);
 }
 
-/* ---- The run ---------------------------------------------------------------------------------- */
+/* ---- The run --------------------------------------------------------------------------------- */
 
 static void jobs_reap(struct job *jobs, int jobs_count) {
     for (int i = 0; i < jobs_count; i++) {

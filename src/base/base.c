@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Status ----------------------------------------------------------------------------------- */
+/* ---- Status ---------------------------------------------------------------------------------- */
 
 struct status_row {
     const char *name;
@@ -53,7 +53,7 @@ enum brg_status status_from_name(const char *name) {
     return BRG_E_INTERNAL;
 }
 
-/* ---- Errors ----------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 /* One line, whole UTF-8 characters: control characters become blanks, and a character that was cut
  * by the end of the buffer goes. */
@@ -103,7 +103,7 @@ enum brg_status err_prefix(struct err *e, const char *fmt, ...) {
     return e->status;
 }
 
-/* ---- Buffer ----------------------------------------------------------------------------------- */
+/* ---- Buffer ---------------------------------------------------------------------------------- */
 
 void buf_init(struct buf *b, size_t bytes_max) {
     *b = (struct buf){.bytes_max = bytes_max};
@@ -217,7 +217,7 @@ const char *buf_cstr(struct buf *b) {
     return (const char *)b->data;
 }
 
-/* ---- Reader ----------------------------------------------------------------------------------- */
+/* ---- Reader ---------------------------------------------------------------------------------- */
 
 struct reader reader_of(const void *data, size_t n) {
     const uint8_t *p = data;
@@ -289,7 +289,7 @@ bool get_str(struct reader *r, char *out, size_t cap) {
     return true;
 }
 
-/* ---- Places ----------------------------------------------------------------------------------- */
+/* ---- Places ---------------------------------------------------------------------------------- */
 
 void put_le32(uint8_t *p, uint32_t v) {
     for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> (8 * i));

@@ -55,8 +55,14 @@ enum brg_status {
 #undef X
 };
 
-enum brg_class { BRG_CLASS_RETRY, BRG_CLASS_PEER, BRG_CLASS_CONFIG, BRG_CLASS_DATA, BRG_CLASS_FULL,
-                 BRG_CLASS_CALLER };
+enum brg_class {
+    BRG_CLASS_RETRY,
+    BRG_CLASS_PEER,
+    BRG_CLASS_CONFIG,
+    BRG_CLASS_DATA,
+    BRG_CLASS_FULL,
+    BRG_CLASS_CALLER
+};
 
 const char *status_name(enum brg_status s);     /* "E_CONFIG"; "E_UNKNOWN" for a foreign number */
 const char *status_sentence(enum brg_status s); /* one sentence, static storage */
@@ -84,14 +90,14 @@ enum brg_status err_set(struct err *e, enum brg_status status, const char *fmt, 
 /* Puts "prefix: " before the text that is there already; returns e->status. */
 enum brg_status err_prefix(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* ---- CHECK: the program is wrong. On in every build; never tests undecoded bytes. ------------- */
+/* ---- CHECK: the program is wrong. On in every build; never tests undecoded bytes. ------------ */
 #define CHECK(cond)                                                                                \
     do {                                                                                           \
         if (__builtin_expect(!(cond), 0)) check_failed(#cond, __FILE__, __LINE__);                 \
     } while (0)
 _Noreturn void check_failed(const char *cond, const char *file, int line);
 
-/* ---- Units ------------------------------------------------------------------------------------- */
+/* ---- Units ----------------------------------------------------------------------------------- */
 typedef int64_t time_ns; /* nanoseconds on a monotonic clock, or a duration */
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000, NS_PER_S = 1000000000 };
 #define TIME_NS_NEVER INT64_MAX
@@ -107,7 +113,7 @@ void mem_free(void *p);
 void mem_free_cleanup(void *pp);
 #define AUTO_FREE __attribute__((cleanup(mem_free_cleanup)))
 
-/* ---- A growing byte buffer with a maximum. A zeroed struct with bytes_max set is ready. --------- */
+/* ---- A growing byte buffer with a maximum. A zeroed struct with bytes_max set is ready. ------ */
 struct buf {
     uint8_t *data;
     size_t bytes_count, bytes_cap, bytes_max;
@@ -123,9 +129,9 @@ void buf_u32(struct buf *b, uint32_t v);
 void buf_u64(struct buf *b, uint64_t v);
 void buf_f32(struct buf *b, float v);
 void buf_f64(struct buf *b, double v);
-void buf_str(struct buf *b, const char *s);           /* u16 length, then the bytes */
+void buf_str(struct buf *b, const char *s); /* u16 length, then the bytes */
 void buf_printf(struct buf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
-const char *buf_cstr(struct buf *b);                  /* NUL after the content; borrows */
+const char *buf_cstr(struct buf *b); /* NUL after the content; borrows */
 void buf_fini_cleanup(struct buf *b);
 #define AUTO_BUF __attribute__((cleanup(buf_fini_cleanup)))
 
@@ -150,7 +156,7 @@ void put_le64(uint8_t *p, uint64_t v);
 uint32_t get_le32(const uint8_t *p);
 uint64_t get_le64(const uint8_t *p);
 
-/* ---- Hash and hex ------------------------------------------------------------------------------ */
+/* ---- Hash and hex ---------------------------------------------------------------------------- */
 enum { HASH_BYTES = 32, HASH_HEX_BYTES = 65, ID_BYTES = 16, ID_HEX_BYTES = 33 };
 struct hash {
     uint8_t v[HASH_BYTES]; /* SHA-256 */
@@ -168,8 +174,8 @@ struct hash hash_of(const void *data, size_t n);
 bool hash_equal(const struct hash *a, const struct hash *b);
 bool hash_is_zero(const struct hash *a);
 bool id_equal(const struct id128 *a, const struct id128 *b);
-void hex_encode(const uint8_t *in, size_t n, char *out);         /* writes 2n+1 bytes */
-bool hex_decode(const char *in, uint8_t *out, size_t n);         /* wants exactly 2n digits, then NUL */
+void hex_encode(const uint8_t *in, size_t n, char *out); /* writes 2n+1 bytes */
+bool hex_decode(const char *in, uint8_t *out, size_t n); /* wants exactly 2n digits, then NUL */
 void hash_hex(const struct hash *h, char out[HASH_HEX_BYTES]);
 void id_hex(const struct id128 *id, char out[ID_HEX_BYTES]);
 
@@ -179,10 +185,10 @@ struct prng {
 };
 void prng_seed(struct prng *p, uint64_t seed);
 uint64_t prng_u64(struct prng *p);
-uint64_t prng_below(struct prng *p, uint64_t n);                 /* uniform in [0, n), n > 0 */
-double prng_unit(struct prng *p);                                /* uniform in [0, 1) */
-double prng_normal(struct prng *p);                              /* Box-Muller, mean 0, variance 1 */
-uint64_t mix64(uint64_t x);                                      /* splitmix64's finalizer */
+uint64_t prng_below(struct prng *p, uint64_t n); /* uniform in [0, n), n > 0 */
+double prng_unit(struct prng *p);                /* uniform in [0, 1) */
+double prng_normal(struct prng *p);              /* Box-Muller, mean 0, variance 1 */
+uint64_t mix64(uint64_t x);                      /* splitmix64's finalizer */
 
 /* ---- Numbers from text: the whole string must be the number. --------------------------------- */
 bool parse_u64(const char *s, uint64_t *out);

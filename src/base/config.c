@@ -24,7 +24,7 @@ static const char *const type_words[] = {
     [CONFIG_STRINGS] = "a list of texts such as [a, b]",
 };
 
-/* ---- Finding ---------------------------------------------------------------------------------- */
+/* ---- Finding --------------------------------------------------------------------------------- */
 
 /* slots_count where there is none. */
 static size_t slot_index(const struct config *c, const char *section, const char *name) {
@@ -125,7 +125,7 @@ enum brg_status config_unknown_key(const struct config *c, const char *origin, c
                    section, name, buf_cstr(&known));
 }
 
-/* ---- Taking values ---------------------------------------------------------------------------- */
+/* ---- Taking values --------------------------------------------------------------------------- */
 
 /* Writes a bound as a person would write the value. */
 static const char *bound_text(enum config_type type, double v, char out[48]) {
@@ -280,7 +280,7 @@ enum brg_status config_slot_take(struct config_slot *s, const char *origin, cons
     return BRG_OK;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 struct config *config_create(void) {
     return mem_alloc(1, sizeof(struct config));
@@ -319,8 +319,8 @@ enum brg_status config_set(struct config *c, const char *assignment, struct err 
     size_t name_n = *dot == '.' ? strcspn(dot + 1, "=") : 0;
     if (section_n == 0 || name_n == 0 || dot[1 + name_n] != '=' || section_n > CONFIG_NAME_MAX ||
         name_n > CONFIG_NAME_MAX)
-        return err_set(e, BRG_E_CONFIG, "--set: \"%.80s\" is not understood; give section.key=value",
-                       assignment);
+        return err_set(e, BRG_E_CONFIG,
+                       "--set: \"%.80s\" is not understood; give section.key=value", assignment);
     memcpy(section, assignment, section_n);
     section[section_n] = '\0';
     memcpy(name, dot + 1, name_n);
@@ -355,7 +355,7 @@ enum brg_status config_fail(const struct config *c, const char *section, const c
                    name, text);
 }
 
-/* ---- Getting ---------------------------------------------------------------------------------- */
+/* ---- Getting --------------------------------------------------------------------------------- */
 
 static const struct config_slot *slot_get(const struct config *c, const char *section,
                                           const char *name, enum config_type type) {

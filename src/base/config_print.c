@@ -30,8 +30,8 @@ static void put_scaled(struct buf *out, uint64_t v, const uint64_t *factors,
 }
 
 static void put_duration(struct buf *out, uint64_t v) {
-    static const uint64_t factors[] = {UINT64_C(3600) * NS_PER_S, UINT64_C(60) * NS_PER_S, NS_PER_S,
-                                       NS_PER_MS, NS_PER_US, 1};
+    static const uint64_t factors[] = {
+        UINT64_C(3600) * NS_PER_S, UINT64_C(60) * NS_PER_S, NS_PER_S, NS_PER_MS, NS_PER_US, 1};
     static const char *const names[] = {"h", "m", "s", "ms", "us", "ns"};
     put_scaled(out, v, factors, names);
 }

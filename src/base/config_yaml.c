@@ -33,12 +33,13 @@ struct yaml {
 
 enum { ORIGIN_BYTES = 300, SCALAR_BYTES_MAX = 65536, NOTHING_LEFT = -1 };
 
-/* ---- Places and errors ------------------------------------------------------------------------ */
+/* ---- Places and errors ----------------------------------------------------------------------- */
 
 /* "run.yaml:3:9", counted from 1, in characters, as editors do. */
 static const char *origin(const struct yaml *y, char out[ORIGIN_BYTES]) {
     int column = 1;
-    for (const char *p = y->at.line_start; p < y->at.p; p++) column += ((unsigned char)*p & 0xC0) != 0x80;
+    for (const char *p = y->at.line_start; p < y->at.p; p++)
+        column += ((unsigned char)*p & 0xC0) != 0x80;
     snprintf(out, ORIGIN_BYTES, "%.250s:%d:%d", y->file, y->at.line, column);
     return out;
 }
@@ -48,11 +49,13 @@ static enum brg_status refuse(const struct yaml *y, const char *text) {
     return err_set(y->e, BRG_E_CONFIG, "%s: %s", origin(y, at), text);
 }
 
-/* ---- Characters ------------------------------------------------------------------------------- */
+/* ---- Characters ------------------------------------------------------------------------------ */
 
 /* Bytes of the UTF-8 character at p, 0 where it is none that YAML allows. */
 static size_t character_bytes(const unsigned char *p, size_t left) {
-    if (p[0] < 0x80) return p[0] >= 0x20 || p[0] == '\t' || p[0] == '\n' || (p[0] == '\r' && left > 1 && p[1] == '\n');
+    if (p[0] < 0x80)
+        return p[0] >= 0x20 || p[0] == '\t' || p[0] == '\n' ||
+               (p[0] == '\r' && left > 1 && p[1] == '\n');
     size_t n = p[0] >= 0xF5 ? 0 : p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : p[0] >= 0xC2 ? 2 : 0;
     if (n == 0 || n > left) return 0;
     for (size_t i = 1; i < n; i++)
@@ -160,7 +163,7 @@ static enum brg_status skip_flow_space(struct yaml *y) {
     }
 }
 
-/* ---- Scalars ---------------------------------------------------------------------------------- */
+/* ---- Scalars --------------------------------------------------------------------------------- */
 
 static void put_utf8(struct buf *out, uint32_t c) {
     if (c < 0x80) {
@@ -225,8 +228,9 @@ static enum brg_status read_quoted(struct yaml *y, struct buf *out) {
 static enum brg_status read_plain(struct yaml *y, bool in_flow, struct buf *out) {
     char c = peek(y, 0), after = peek(y, 1);
     if (strchr("&*!|>%@`#", c))
-        return refuse(y, "a value cannot begin like this (anchors, tags and block texts are not used "
-                         "here); put a text in quotes");
+        return refuse(y,
+                      "a value cannot begin like this (anchors, tags and block texts are not used "
+                      "here); put a text in quotes");
     if (is_flow(c) || (strchr("-?:", c) && (is_gap(after) || (in_flow && is_flow(after)))))
         return refuse(y, "a value is wanted here; put a text in quotes");
     for (;; y->at.p++) {
@@ -243,7 +247,8 @@ static enum brg_status read_plain(struct yaml *y, bool in_flow, struct buf *out)
     return BRG_OK;
 }
 
-static enum brg_status read_scalar(struct yaml *y, bool in_flow, struct buf *out, bool *out_quoted) {
+static enum brg_status read_scalar(struct yaml *y, bool in_flow, struct buf *out,
+                                   bool *out_quoted) {
     char c = peek(y, 0);
     bool quoted = c == '"' || c == '\'';
     struct cursor start = y->at;
@@ -260,7 +265,7 @@ static bool is_null(const char *text) {
     return text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0;
 }
 
-/* ---- Lists ------------------------------------------------------------------------------------ */
+/* ---- Lists ----------------------------------------------------------------------------------- */
 
 struct list {
     char **values;
@@ -278,7 +283,8 @@ static enum brg_status list_add(struct yaml *y, bool in_flow, struct list *list)
         y->at = start;
         return refuse(y, "a text is wanted in this list; write \"\" for an empty one");
     }
-    if (list->count == CONFIG_LIST_MAX) return refuse(y, "the list is too long; give fewer entries");
+    if (list->count == CONFIG_LIST_MAX)
+        return refuse(y, "the list is too long; give fewer entries");
     list->values[list->count++] = mem_strdup(buf_cstr(&text));
     return BRG_OK;
 }
@@ -312,7 +318,8 @@ static enum brg_status read_block_list(struct yaml *y, int indent, struct list *
         TRY(next_line(y, &next_indent));
         if (next_indent == indent && peek(y, 0) == '-' && is_gap(peek(y, 1))) continue;
         if (next_indent > indent)
-            return refuse(y, "this line is indented too far; entries begin with \"- \" below each other");
+            return refuse(
+                y, "this line is indented too far; entries begin with \"- \" below each other");
         y->at = back;
         return BRG_OK;
     }
@@ -323,8 +330,8 @@ static enum brg_status take_list(struct yaml *y, struct config_slot *s, int inde
     char at[ORIGIN_BYTES];
     origin(y, at);
     struct list list = {.values = mem_alloc(CONFIG_LIST_MAX, sizeof *list.values)};
-    enum brg_status status =
-        indent < 0 ? read_flow_list(y, &list) : read_block_list(y, indent, &list);
+    enum brg_status status = indent < 0 ? read_flow_list(y, &list)
+                                        : read_block_list(y, indent, &list);
     if (status == BRG_OK)
         status = config_slot_take_list(s, at, (const char *const *)list.values, list.count, y->e);
     for (size_t i = 0; i < list.count; i++) mem_free(list.values[i]);
@@ -332,7 +339,7 @@ static enum brg_status take_list(struct yaml *y, struct config_slot *s, int inde
     return status;
 }
 
-/* ---- Keys and sections ------------------------------------------------------------------------ */
+/* ---- Keys and sections ----------------------------------------------------------------------- */
 
 /* "name:", and the blanks behind it. */
 static enum brg_status take_name(struct yaml *y, const char *what, char out[CONFIG_NAME_MAX + 1]) {

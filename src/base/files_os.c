@@ -15,7 +15,7 @@
 
 #include "base/os.h"
 
-/* ---- Clocks and randomness -------------------------------------------------------------------- */
+/* ---- Clocks and randomness ------------------------------------------------------------------- */
 
 static time_ns clock_read(clockid_t id) {
     struct timespec t;
@@ -42,7 +42,7 @@ void os_random(void *out, size_t n) {
     }
 }
 
-/* ---- Errors ----------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 static const char *remedy_of(int errno_value) {
     switch (errno_value) {
@@ -70,7 +70,7 @@ enum brg_status os_errno(struct err *e, int errno_value, const char *what, const
                    strerror_r(errno_value, cause, sizeof cause), remedy_of(errno_value));
 }
 
-/* ---- Transfers -------------------------------------------------------------------------------- */
+/* ---- Transfers ------------------------------------------------------------------------------- */
 
 static enum brg_status cut_short(struct err *e, const char *path) {
     return err_set(e, BRG_E_IO, "cannot read %s: the file ends too early; it is truncated", path);
@@ -132,7 +132,7 @@ enum brg_status os_pwrite_all(int fd, const void *data, size_t n, uint64_t offse
     return BRG_OK;
 }
 
-/* ---- Whole files ------------------------------------------------------------------------------ */
+/* ---- Whole files ----------------------------------------------------------------------------- */
 
 enum brg_status os_read_file(const char *path, size_t bytes_max, struct buf *out, struct err *e) {
     AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -205,7 +205,7 @@ enum brg_status os_write_file_atomic(const char *path, const void *data, size_t 
     return fsync_parent(path, e);
 }
 
-/* ---- Directories ------------------------------------------------------------------------------ */
+/* ---- Directories ----------------------------------------------------------------------------- */
 
 static enum brg_status mkdir_one(const char *path, struct err *e) {
     struct stat st;
@@ -260,7 +260,7 @@ int64_t os_file_bytes(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
 }
 
-/* ---- Locks ------------------------------------------------------------------------------------ */
+/* ---- Locks ----------------------------------------------------------------------------------- */
 
 /* "pid 17 on host" as the holder wrote it, made printable; "" where it has not written yet. */
 static void holder_read(int fd, char out[96]) {
@@ -284,8 +284,9 @@ enum brg_status os_lock(const char *path, int *out_fd, struct err *e) {
     if (rc != 0) {
         char holder[96];
         holder_read(fd, holder);
-        return err_set(e, BRG_E_BUSY, "%s is locked by %s; stop that process or use another directory",
-                       path, holder[0] ? holder : "another process");
+        return err_set(e, BRG_E_BUSY,
+                       "%s is locked by %s; stop that process or use another directory", path,
+                       holder[0] ? holder : "another process");
     }
     char host[64] = "?", text[96];
     if (gethostname(host, sizeof host) != 0) memcpy(host, "?", 2);
@@ -299,7 +300,7 @@ enum brg_status os_lock(const char *path, int *out_fd, struct err *e) {
     return BRG_OK;
 }
 
-/* ---- Paths and cleanups ----------------------------------------------------------------------- */
+/* ---- Paths and cleanups ---------------------------------------------------------------------- */
 
 const char *os_path(char out[OS_PATH_MAX], const char *dir, const char *fmt, ...) {
     int n = snprintf(out, OS_PATH_MAX, "%s/", dir);

@@ -7,7 +7,8 @@
 #include "base/base.h"
 
 static_assert(sizeof(struct sha256_ctx) <= sizeof(struct hasher), "nettle's context fits");
-static_assert(_Alignof(struct sha256_ctx) <= _Alignof(struct hasher), "nettle's context is aligned");
+static_assert(_Alignof(struct sha256_ctx) <= _Alignof(struct hasher),
+              "nettle's context is aligned");
 static_assert(SHA256_DIGEST_SIZE == HASH_BYTES, "SHA-256 has 32 bytes");
 
 /* The context is copied in and out: 112 bytes a call buy freedom from aliasing questions. */

@@ -10,10 +10,11 @@
 /* Without the log's level and without atexit: there may be no memory for either. */
 static _Noreturn void out_of_memory(size_t count, size_t size_bytes) {
     char line[256];
-    int n = snprintf(line, sizeof line,
-                     "lvl=error room=base ev=out_of_memory count=%zu size_bytes=%zu status=E_MEMORY "
-                     "remedy=\"give the process more memory or lower its limits\"\n",
-                     count, size_bytes);
+    int n =
+        snprintf(line, sizeof line,
+                 "lvl=error room=base ev=out_of_memory count=%zu size_bytes=%zu status=E_MEMORY "
+                 "remedy=\"give the process more memory or lower its limits\"\n",
+                 count, size_bytes);
     if (n > 0) log_os_write(line, (size_t)n);
     _exit(BRG_E_MEMORY);
 }

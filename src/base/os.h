@@ -9,9 +9,9 @@
 
 #include "base/base.h"
 
-time_ns os_now(void);                 /* CLOCK_MONOTONIC */
-time_ns os_wall(void);                /* CLOCK_REALTIME, for logs and records only */
-void os_random(void *out, size_t n);  /* getrandom; stops the process where that fails */
+time_ns os_now(void);                /* CLOCK_MONOTONIC */
+time_ns os_wall(void);               /* CLOCK_REALTIME, for logs and records only */
+void os_random(void *out, size_t n); /* getrandom; stops the process where that fails */
 
 /* Reads a whole file of at most bytes_max into out (which it resets). Text in *e names the file. */
 enum brg_status os_read_file(const char *path, size_t bytes_max, struct buf *out, struct err *e)

@@ -84,7 +84,8 @@ TEST(config_takes_every_form) {
     assert_int_equal(config_duration(c, "lease", "ttl"), 5000000000);
     assert_int_equal(config_enum(c, "lease", "order"), 1);
     assert_int_equal(config_strings_count(c, "outer", "sites"), 3);
-    assert_string_equal(config_string_at(c, "outer", "sites", 0), "\xc3\xa9" "A\t");
+    assert_string_equal(config_string_at(c, "outer", "sites", 0), "\xc3\xa9"
+                                                                  "A\t");
     assert_string_equal(config_string_at(c, "outer", "sites", 1), "it's");
     assert_string_equal(config_string_at(c, "outer", "sites", 2), "-x:y");
     assert_true(config_f64(c, "outer", "lr") == 1);
@@ -121,8 +122,7 @@ TEST(config_names_what_is_wrong) {
         {"lease:\n  nonsense: 1\n",
          "run.yaml:2:3: lease.nonsense: unknown key; remove it, there are: ttl, order"},
         {"hbu:\n  port: 1\n", "run.yaml:1:1: hbu: unknown section; did you mean hub?"},
-        {"nonsense: 1\n",
-         "run.yaml:1:1: nonsense: unknown section; there are: hub, lease, outer"},
+        {"nonsense: 1\n", "run.yaml:1:1: nonsense: unknown section; there are: hub, lease, outer"},
         {"hub:\n  port: 1\n  port: 2\n",
          "run.yaml:3:3: hub.port: is given twice (first at run.yaml:2:9); remove one"},
         {"hub:\n  port: 1\nlease:\n  ttl: 1s\nhub:\n  tls: true\n",
@@ -131,24 +131,22 @@ TEST(config_names_what_is_wrong) {
                                  "number such as 42"},
         {"hub:\n  port: \"80\"\n",
          "run.yaml:2:9: hub.port: a text in quotes is wrong here; remove them"},
-        {"hub:\n  port: 0\n",
-         "run.yaml:2:9: hub.port: 0 is out of range; give 1 to 65535"},
+        {"hub:\n  port: 0\n", "run.yaml:2:9: hub.port: 0 is out of range; give 1 to 65535"},
         {"hub:\n  port: -1\n", "run.yaml:2:9: hub.port: \"-1\" is not understood; give a whole "
                                "number such as 42"},
         {"hub:\n  port: 99999999999999999999\n", NULL},
         {"hub:\n  body_max: 1k\n  tls: yes\n", "run.yaml:3:8: hub.tls: \"yes\" is not understood; "
                                                "give true or false"},
-        {"hub: {body_max: 5}\n",
-         "run.yaml:1:17: hub.body_max: 5 is too small; give 1024 or more"},
+        {"hub: {body_max: 5}\n", "run.yaml:1:17: hub.body_max: 5 is too small; give 1024 or more"},
         {"lease:\n  ttl: 120\n", "run.yaml:2:8: lease.ttl: \"120\" is not understood; give a "
                                  "duration with its unit, such as 500ms, 30s, 10m or 2h"},
         {"lease:\n  ttl: 2h\n", "run.yaml:2:8: lease.ttl: 2h is out of range; give 1s to 3600s"},
-        {"lease:\n  order: linaer\n", "run.yaml:2:10: lease.order: \"linaer\" is none of: permuted, "
-                                      "linear; did you mean linear?"},
+        {"lease:\n  order: linaer\n",
+         "run.yaml:2:10: lease.order: \"linaer\" is none of: permuted, "
+         "linear; did you mean linear?"},
         {"outer:\n  lr: nan\n", NULL},
         {"outer:\n  lr: 2.5\n", "run.yaml:2:7: outer.lr: 2.5 is out of range; give -1 to 2"},
-        {"outer:\n  sites: a\n",
-         "run.yaml:2:10: outer.sites: a list is wanted; write [a, b]"},
+        {"outer:\n  sites: a\n", "run.yaml:2:10: outer.sites: a list is wanted; write [a, b]"},
         {"outer:\n  sites: [a, b, c, d]\n", "run.yaml:2:10: outer.sites: the number of entries 4 "
                                             "is out of range; give 0 to 3"},
         {"outer:\n  sites: [a, [b]]\n",
@@ -159,13 +157,13 @@ TEST(config_names_what_is_wrong) {
         {"hub:\n  dir: ~\n", NULL},
         {"hub:\n  dir: \"\"\n",
          "run.yaml:2:8: hub.dir: the length 0 is out of range; give 1 to 100"},
-        {"hub:\n  dir: \"a\\0b\"\n", "run.yaml:2:11: this escape is unknown; write \\\\ for a backslash"},
+        {"hub:\n  dir: \"a\\0b\"\n",
+         "run.yaml:2:11: this escape is unknown; write \\\\ for a backslash"},
         {"hub:\n  dir: \"a\\x00b\"\n",
          "run.yaml:2:11: this escape is no character of a text; remove it"},
         {"hub:\n  port: {a: 1}\n",
          "run.yaml:2:9: hub.port: keys cannot stand below a key; there are two levels only"},
-        {"hub: 5\n",
-         "run.yaml:1:6: hub: is a section; write its keys indented below it"},
+        {"hub: 5\n", "run.yaml:1:6: hub: is a section; write its keys indented below it"},
         {"- a\n", NULL},
         {"just text\n", NULL},
         {"hub: &a {port: 1}\n", NULL},
@@ -176,8 +174,9 @@ TEST(config_names_what_is_wrong) {
         {"hub:\n\tport: 1\n", NULL},
         {"? [a]\n: b\n", NULL},
         {"hub: [\n", NULL},
-        {"hub:\n  port:\n    a: 1\n", "run.yaml:3:5: hub.port: keys cannot stand below a key; there "
-                                       "are two levels only"},
+        {"hub:\n  port:\n    a: 1\n",
+         "run.yaml:3:5: hub.port: keys cannot stand below a key; there "
+         "are two levels only"},
         {"outer:\n  sites: [a, ~]\n",
          "run.yaml:2:14: a text is wanted in this list; write \"\" for an empty one"},
         {"hub:\n  tls: true\n   port: 5\n",
@@ -188,7 +187,7 @@ TEST(config_names_what_is_wrong) {
         {"hub:\n  dir: \"a\"#b\n", NULL},
         {"hub:\n  dir: |\n    a\n", NULL},
         {"hub:\n  dir: \"\\q\"\n", "run.yaml:2:10: this escape is unknown; write \\\\ for a "
-                                  "backslash"},
+                                   "backslash"},
         {" hub:\n", "run.yaml:1:2: a section begins in the first column; remove the spaces"},
         {"hub: {port: 1\n", "run.yaml:2:1: a bracket is not closed; add ] or }"},
         {"hub: {port: 1 tls: true}\n", NULL},
@@ -225,9 +224,10 @@ TEST(config_set_overrides_and_is_as_strict) {
     assert_int_equal(config_set(c, "outer.sites= a , b", &e), BRG_OK);
     assert_int_equal(config_strings_count(c, "outer", "sites"), 2);
     assert_string_equal(config_string_at(c, "outer", "sites", 0), "a");
-    const char *const bad[] = {"",         "hub",          "hub.port",     "=1",    ".port=1",
-                               "hub.=1",   "hub.prot=1",   "hubb.port=1",  "hub=1", "hub.port=",
-                               "hub.port=x", "hub.port=70000", "lease.ttl=5"};
+    const char *const bad[] = {"",           "hub",       "hub.port",   "=1",
+                               ".port=1",    "hub.=1",    "hub.prot=1", "hubb.port=1",
+                               "hub=1",      "hub.port=", "hub.port=x", "hub.port=70000",
+                               "lease.ttl=5"};
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
         assert_int_equal(config_set(c, bad[i], &e), BRG_E_CONFIG);
         assert_int_equal(strncmp(e.text, "--set: ", 7), 0);
@@ -315,9 +315,10 @@ TEST(config_survives_any_text) {
     static const char good[] = "hub:\n  dir: \"x\"\n  port: 80\nlease: {ttl: 1.5s, order: linear}\n"
                                "outer:\n  lr: 1e-1\n  sites: [a, 'b']\n";
     static const char *const bits[] = {
-        "hub:",   "\n",  "  ",  "port: ", "80",  "{",   "}",      "[",   "]",    "- ",  ": ", ", ",
-        "\"",     "'",   "#",   "&a ",    "*a",  "!!x", "|\n",    ">-\n", "---\n", "...\n", "? ",
-        "\t",     "%Y ", "\\",  "\\u0000", "\xff", "\xc3\xa9", "lease:", "ttl", "~",   "@",  "\r\n"};
+        "hub:", "\n",       "  ",     "port: ", "80", "{",  "}",   "[",  "]",
+        "- ",   ": ",       ", ",     "\"",     "'",  "#",  "&a ", "*a", "!!x",
+        "|\n",  ">-\n",     "---\n",  "...\n",  "? ", "\t", "%Y ", "\\", "\\u0000",
+        "\xff", "\xc3\xa9", "lease:", "ttl",    "~",  "@",  "\r\n"};
     struct prng p;
     prng_seed(&p, 42);
     for (int round = 0; round < 4000; round++) {

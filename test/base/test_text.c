@@ -38,8 +38,17 @@ TEST(text_duration_wants_a_unit_and_is_exact) {
     assert_true(v == (time_ns)600 * NS_PER_S);
     assert_true(parse_duration("0s", &v));
     assert_int_equal(v, 0);
-    const char *const bad[] = {"", "5", "s", "5 s", "-5s", "5S", "0.5ns", "1.s", "300000d",
-                               "99999999999999999999s", "1.0000000001s"};
+    const char *const bad[] = {"",
+                               "5",
+                               "s",
+                               "5 s",
+                               "-5s",
+                               "5S",
+                               "0.5ns",
+                               "1.s",
+                               "300000d",
+                               "99999999999999999999s",
+                               "1.0000000001s"};
     v = 7;
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) assert_false(parse_duration(bad[i], &v));
     assert_int_equal(v, 7);
