@@ -9,6 +9,7 @@
 #ifndef BASE_H
 #define BASE_H
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
