@@ -115,19 +115,24 @@ static uint32_t *pair_slot(const struct learn *l, uint32_t left, uint32_t right)
     }
 }
 
+static void pairs_grow(struct learn *l)
+{
+    uint32_t cap = l->pairs_cap == 0 ? 4096 : l->pairs_cap * 2;
+    l->pairs = mem_grow(l->pairs, l->pairs_cap, cap, sizeof *l->pairs);
+    l->pairs_cap = cap;
+    mem_free(l->slots);
+    l->slots_bits = 64 - (uint32_t)__builtin_clzll((uint64_t)cap * 2 - 1);
+    l->slots = mem_alloc((size_t)1 << l->slots_bits, sizeof *l->slots);
+    for (uint32_t i = 0; i < l->pairs_count; i++)
+        *pair_slot(l, l->pairs[i].left, l->pairs[i].right) = i + 1;
+}
+
 static uint32_t pair_get(struct learn *l, uint32_t left, uint32_t right)
 {
     uint32_t *slot = pair_slot(l, left, right);
     if (*slot != 0) return *slot - 1;
     if (l->pairs_count == l->pairs_cap) {
-        uint32_t cap = l->pairs_cap == 0 ? 4096 : l->pairs_cap * 2;
-        l->pairs = mem_grow(l->pairs, l->pairs_cap, cap, sizeof *l->pairs);
-        l->pairs_cap = cap;
-        mem_free(l->slots);
-        l->slots_bits = 64 - (uint32_t)__builtin_clzll((uint64_t)cap * 2 - 1);
-        l->slots = mem_alloc((size_t)1 << l->slots_bits, sizeof *l->slots);
-        for (uint32_t i = 0; i < l->pairs_count; i++)
-            *pair_slot(l, l->pairs[i].left, l->pairs[i].right) = i + 1;
+        pairs_grow(l);
         slot = pair_slot(l, left, right);
     }
     l->pairs[l->pairs_count] = (struct pair){.left = left, .right = right};
@@ -249,6 +254,7 @@ static enum brg_status count_words(struct learn *l, const char *const *texts,
 static void start_symbols(struct learn *l)
 {
     uint32_t words_count = l->words.count;
+    pairs_grow(l);
     l->symbols = mem_alloc(l->words.text.bytes_count, sizeof *l->symbols);
     l->starts = mem_alloc(words_count, sizeof *l->starts);
     l->lengths = mem_alloc(words_count, sizeof *l->lengths);
