@@ -151,7 +151,7 @@ FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
 SECONDS ?= 30
 define fuzz_rule
 $(B)/fuzz_$1: $(B)/obj/test/fuzz/fuzz_$1.o \
-    $$(filter-out $(MAIN_OBJECT),$$(foreach r,$$(or $$(ROOMS_fuzz/$1),$$(ROOMS_fuzz),$(ROOMS)),$$(OBJECTS_$$r)))
+    $$(filter-out $(MAIN_OBJECT),$$(foreach r,$$(or $$(ROOMS_fuzz/$1),$$(ROOMS_test/$1),$(ROOMS)),$$(OBJECTS_$$r)))
 	@echo "  LINK    $$@"
 	@$$(CC) $$(LDFLAGS_ALL) -fsanitize=fuzzer $$(filter %.o,$$^) $$(LIBS) -o $$@
 .PHONY: run-fuzz-$1
