@@ -6,5 +6,7 @@
 
 int cmd_pack(int argc, char **argv);
 int cmd_tokenizer(int argc, char **argv);
+int cmd_train(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
 
 #endif

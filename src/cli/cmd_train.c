@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_train.c - beringia train --central: one trainer, no hub, no sites. It is the bar that a run over
+ * several sites is held to, so it takes the same data in the same order (positions 0, 1, 2 ... of epoch
+ * 0, then of epoch 1) and the same schedule by tokens. */
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "cli/cli.h"
+#include "outer/outer.h"
+#include "train/eval.h"
+#include "train/model_os.h"
+
+static const char HELP[] =
+    "beringia train - train one model on this machine, without a hub\n"
+    "\n"
+    "  beringia train --central --data DIR --model config.json --out DIR [options]\n"
+    "\n"
+    "  --data DIR           data set (beringia pack)\n"
+    "  --model FILE         config.json of a Qwen3 model\n"
+    "  --out DIR            gets config.json, model.safetensors, tokenizer.json\n"
+    "  --tokens N           tokens to train on; k, M, G are powers of 1024\n"
+    "  --epochs X           or passes over the data (default 1)\n"
+    "  --batch N            samples a step (default 8)\n"
+    "  --micro-batch N      samples in memory at once (default: the batch)\n"
+    "  --lr X               peak learning rate (default 1e-3)\n"
+    "  --lr-min-ratio X     floor as a share of the peak (default 0.05)\n"
+    "  --schedule S         cosine (default), wsd or constant\n"
+    "  --warmup-tokens N    (default 5% of all tokens)\n"
+    "  --decay-share X      wsd: last share of tokens that decays (default 0.2)\n"
+    "  --beta2 X, --weight-decay X, --clip X   AdamW (default 0.95, 0.1, 1)\n"
+    "  --seed N             of the first weights (default 1)\n"
+    "  --threads N          worker threads (default: the processors of this process)\n"
+    "  --log FILE           a line a step: "
+    "step,tokens,loss,lr,grad_norm,tokens_per_s,heldout_loss\n"
+    "  --eval-every N       held-out loss every N steps; at the end always\n"
+    "  --print-every N      a progress line every N steps (default 10)\n"
+    "\n"
+    "examples\n"
+    "  beringia train --central --data data/bytes --model config.json --out out/\n"
+    "  beringia train --central --data data/bpe --model config.json --out out/ --tokens 20M \\\n"
+    "      --batch 16 --lr 2e-3 --schedule wsd --log losses.csv --eval-every 200\n";
+
+struct train_args {
+    const char *data, *model, *out, *log;
+    bool central;
+    uint64_t tokens, seed;
+    double epochs, lr, lr_min_ratio, warmup, decay_share;
+    uint32_t batch, micro, threads, eval_every, print_every;
+    enum schedule_kind schedule;
+    struct adamw adamw;
+};
+
+struct central { /* a training under way */
+    const struct train_args *args;
+    struct dataset *data;
+    struct model_config model;
+    struct trainer *trainer;
+    struct schedule schedule;
+    struct order order;
+    int32_t *tokens; /* [batch][T+1] */
+    FILE *log;
+    uint64_t samples, done, step; /* samples in all and so far */
+    time_ns since;                /* of the last progress line */
+    uint64_t since_done;
+};
+
+static enum brg_status plan_run(struct central *r, struct err *e) {
+    const struct train_args *a = r->args;
+    uint64_t samples = data_samples(r->data), T = data_seq_len(r->data);
+    if (samples == 0)
+        return err_set(e, BRG_E_MANIFEST, "%s holds no training sample: pack more text", a->data);
+    if (data_vocab(r->data) > r->model.vocab_size)
+        return err_set(
+            e, BRG_E_MODEL,
+            "%s: field vocab_size (%u) is below the data set's vocabulary (%u): raise it", a->model,
+            r->model.vocab_size, data_vocab(r->data));
+    double wish = a->tokens ? (double)a->tokens / (double)T : a->epochs * (double)samples;
+    if (!(wish >= 1) || wish > 1e15)
+        return err_set(e, BRG_E_USAGE,
+                       "%.3g samples of %llu tokens to train on: ask for more --tokens "
+                       "or --epochs, within 1e15",
+                       wish, (unsigned long long)T);
+    r->samples = (uint64_t)wish;
+    double total = (double)r->samples * (double)T;
+    r->schedule = (struct schedule){.kind = a->schedule,
+                                    .lr = a->lr,
+                                    .lr_min_ratio = a->lr_min_ratio,
+                                    .tokens_total = total,
+                                    .decay_share = a->decay_share,
+                                    .tokens_warmup = a->warmup >= 0 ? a->warmup : 0.05 * total};
+    return BRG_OK;
+}
+
+static enum brg_status open_log(struct central *r, struct err *e) {
+    if (!r->args->log) return BRG_OK;
+    r->log = fopen(r->args->log, "we");
+    if (!r->log) return os_errno(e, errno, "create", r->args->log);
+    fprintf(r->log, "step,tokens,loss,lr,grad_norm,tokens_per_s,heldout_loss\n");
+    return BRG_OK;
+}
+
+static enum brg_status start(struct central *r, struct err *e) {
+    const struct train_args *a = r->args;
+    TRY(model_config_load(a->model, &r->model, e));
+    TRY(data_open(a->data, true, &r->data, e));
+    TRY(plan_run(r, e));
+    uint32_t T = data_seq_len(r->data);
+    struct trainer_options o = {.model = &r->model,
+                                .seq_len = T,
+                                .batch_max = a->batch,
+                                .micro_batch = a->micro,
+                                .threads = a->threads};
+    TRY(trainer_create(&o, &r->trainer, e));
+    TRY(os_mkdirs(a->out, e));
+    TRY(open_log(r, e));
+    model_init(&r->model, a->seed, trainer_theta(r->trainer));
+    r->tokens = mem_alloc((size_t)a->batch * (T + 1), sizeof *r->tokens);
+    data_order(r->data, 0, &r->order);
+    printf("model     %llu parameters, %.1f MFLOP a token\n",
+           (unsigned long long)trainer_parameters(r->trainer),
+           model_flops_per_token(&r->model, T) / 1e6);
+    printf("data      %llu samples of %u tokens; training on %llu (%.3f epochs), %llu steps\n",
+           (unsigned long long)data_samples(r->data), T, (unsigned long long)r->samples,
+           (double)r->samples / (double)data_samples(r->data),
+           (unsigned long long)((r->samples + a->batch - 1) / a->batch));
+    fflush(stdout);
+    return BRG_OK;
+}
+
+/* The next rows in the order of positions; a new epoch has an order of its own. */
+static void fill_rows(struct central *r, uint32_t rows) {
+    uint64_t per_epoch = data_samples(r->data);
+    size_t width = (size_t)data_seq_len(r->data) + 1;
+    for (uint32_t i = 0; i < rows; i++) {
+        uint64_t position = r->done + i;
+        uint32_t epoch = (uint32_t)(position / per_epoch);
+        if (epoch != r->order.epoch) data_order(r->data, epoch, &r->order);
+        data_sample(r->data, order_sample(&r->order, position % per_epoch), r->tokens + i * width);
+    }
+}
+
+static enum brg_status report(struct central *r, double loss, double lr, double norm, double speed,
+                              struct err *e) {
+    const struct train_args *a = r->args;
+    bool last = r->done == r->samples;
+    bool evaluate = a->eval_every && r->step % a->eval_every == 0 && data_heldout_samples(r->data);
+    struct eval_result x = {.nll = 0};
+    if (evaluate) TRY(eval_heldout(r->trainer, r->data, &x, e));
+    uint64_t tokens = r->done * data_seq_len(r->data);
+    if (r->step == 1 || r->step % a->print_every == 0 || last || evaluate) {
+        time_ns now = os_now();
+        double recent = (double)((r->done - r->since_done) * data_seq_len(r->data)) /
+                        ((double)(now - r->since) / 1e9);
+        printf("step %llu  tokens %llu  loss %.4f  lr %.3e  norm %.3f  %.0f tokens/s",
+               (unsigned long long)r->step, (unsigned long long)tokens, loss, lr, norm, recent);
+        if (evaluate) printf("  held out %.4f (perplexity %.3f)", x.nll, x.perplexity);
+        putchar('\n');
+        fflush(stdout);
+        r->since = os_now();
+        r->since_done = r->done;
+    }
+    if (!r->log) return BRG_OK;
+    fprintf(r->log, "%llu,%llu,%.8g,%.8g,%.8g,%.1f,", (unsigned long long)r->step,
+            (unsigned long long)tokens, loss, lr, norm, speed);
+    if (evaluate) fprintf(r->log, "%.8g", x.nll);
+    if (fputc('\n', r->log) == EOF || fflush(r->log) != 0)
+        return os_errno(e, errno, "write", a->log);
+    return BRG_OK;
+}
+
+static enum brg_status train(struct central *r, struct err *e) {
+    const struct train_args *a = r->args;
+    uint32_t T = data_seq_len(r->data);
+    r->since = os_now();
+    while (r->done < r->samples) {
+        uint64_t left = r->samples - r->done;
+        uint32_t rows = left < a->batch ? (uint32_t)left : a->batch;
+        time_ns before = os_now();
+        double norm;
+        fill_rows(r, rows);
+        double loss = trainer_gradient(r->trainer, r->tokens, rows);
+        /* the rate at the end of this step, so that the first step of a warm-up moves */
+        double lr = schedule_lr(&r->schedule, (double)(r->done + rows) * T);
+        TRY(trainer_update(r->trainer, &a->adamw, lr, &norm, e));
+        r->done += rows;
+        r->step++;
+        double speed = (double)rows * T / ((double)(os_now() - before) / 1e9);
+        TRY(report(r, loss, lr, norm, speed, e));
+    }
+    return BRG_OK;
+}
+
+static enum brg_status finish(struct central *r, struct err *e) {
+    char path[OS_PATH_MAX];
+    struct eval_result x;
+    TRY(model_save(r->args->out, &r->model, trainer_theta(r->trainer), e));
+    TRY(tokenizer_save(data_tokenizer(r->data), os_path(path, r->args->out, "tokenizer.json"), e));
+    printf("saved     %s\n", r->args->out);
+    if (data_heldout_samples(r->data) == 0) {
+        printf("held out  nothing: the data set has no held-out sample\n");
+        return BRG_OK;
+    }
+    TRY(eval_heldout(r->trainer, r->data, &x, e));
+    printf("held out  %llu tokens, loss %.6f, perplexity %.4f, bits per byte %.4f\n",
+           (unsigned long long)x.tokens, x.nll, x.perplexity, x.bits_per_byte);
+    return BRG_OK;
+}
+
+static enum brg_status run_central(const struct train_args *a, struct err *e) {
+    struct central r = {.args = a};
+    enum brg_status s = start(&r, e);
+    if (s == BRG_OK) s = train(&r, e);
+    if (s == BRG_OK) s = finish(&r, e);
+    if (r.log && fclose(r.log) != 0 && s == BRG_OK) s = os_errno(e, errno, "write", a->log);
+    mem_free(r.tokens);
+    trainer_destroy(r.trainer);
+    if (r.data) data_close(r.data);
+    return s;
+}
+
+static int fail(const struct err *e) {
+    fprintf(stderr, "beringia train: %s\n", e->text);
+    return (int)e->status;
+}
+
+static int usage(const char *what, const char *value) {
+    struct err e;
+    err_set(&e, BRG_E_USAGE, "%s %.200s; see beringia train --help", what, value);
+    return fail(&e);
+}
+
+enum {
+    OPT_CENTRAL = 1,
+    OPT_DATA,
+    OPT_MODEL,
+    OPT_OUT,
+    OPT_TOKENS,
+    OPT_EPOCHS,
+    OPT_BATCH,
+    OPT_MICRO,
+    OPT_LR,
+    OPT_LR_MIN,
+    OPT_SCHEDULE,
+    OPT_WARMUP,
+    OPT_DECAY,
+    OPT_BETA2,
+    OPT_WEIGHT_DECAY,
+    OPT_CLIP,
+    OPT_SEED,
+    OPT_THREADS,
+    OPT_LOG,
+    OPT_EVAL_EVERY,
+    OPT_PRINT_EVERY,
+    OPT_HELP
+};
+static const struct option OPTIONS[] = {
+    {"central", no_argument, NULL, OPT_CENTRAL},
+    {"data", required_argument, NULL, OPT_DATA},
+    {"model", required_argument, NULL, OPT_MODEL},
+    {"out", required_argument, NULL, OPT_OUT},
+    {"tokens", required_argument, NULL, OPT_TOKENS},
+    {"epochs", required_argument, NULL, OPT_EPOCHS},
+    {"batch", required_argument, NULL, OPT_BATCH},
+    {"micro-batch", required_argument, NULL, OPT_MICRO},
+    {"lr", required_argument, NULL, OPT_LR},
+    {"lr-min-ratio", required_argument, NULL, OPT_LR_MIN},
+    {"schedule", required_argument, NULL, OPT_SCHEDULE},
+    {"warmup-tokens", required_argument, NULL, OPT_WARMUP},
+    {"decay-share", required_argument, NULL, OPT_DECAY},
+    {"beta2", required_argument, NULL, OPT_BETA2},
+    {"weight-decay", required_argument, NULL, OPT_WEIGHT_DECAY},
+    {"clip", required_argument, NULL, OPT_CLIP},
+    {"seed", required_argument, NULL, OPT_SEED},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"log", required_argument, NULL, OPT_LOG},
+    {"eval-every", required_argument, NULL, OPT_EVAL_EVERY},
+    {"print-every", required_argument, NULL, OPT_PRINT_EVERY},
+    {"help", no_argument, NULL, OPT_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+static bool count(const char *s, uint32_t max, uint32_t *out) {
+    uint64_t v;
+    if (!parse_u64(s, &v) || v == 0 || v > max) return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+static bool between(const char *s, double low, double high, double *out) {
+    double v;
+    if (!parse_f64(s, &v) || !(v >= low && v <= high)) return false;
+    *out = v;
+    return true;
+}
+
+static bool schedule_kind(const char *s, enum schedule_kind *out) {
+    if (strcmp(s, "cosine") == 0)
+        *out = SCHEDULE_COSINE;
+    else if (strcmp(s, "wsd") == 0)
+        *out = SCHEDULE_WSD;
+    else if (strcmp(s, "constant") == 0)
+        *out = SCHEDULE_CONSTANT;
+    else
+        return false;
+    return true;
+}
+
+/* One option with a value; false where the value is not one. */
+static bool take_option(struct train_args *a, int option, const char *value) {
+    uint64_t n;
+    switch (option) {
+    case OPT_DATA: a->data = value; return true;
+    case OPT_MODEL: a->model = value; return true;
+    case OPT_OUT: a->out = value; return true;
+    case OPT_LOG: a->log = value; return true;
+    case OPT_TOKENS: return parse_bytes(value, &a->tokens) && a->tokens > 0;
+    case OPT_EPOCHS: return between(value, 1e-9, 1e9, &a->epochs);
+    case OPT_BATCH: return count(value, 1 << 20, &a->batch);
+    case OPT_MICRO: return count(value, 1 << 20, &a->micro);
+    case OPT_LR: return between(value, 0, 1e3, &a->lr);
+    case OPT_LR_MIN: return between(value, 0, 1, &a->lr_min_ratio);
+    case OPT_SCHEDULE: return schedule_kind(value, &a->schedule);
+    case OPT_WARMUP:
+        if (!parse_bytes(value, &n)) return false;
+        a->warmup = (double)n;
+        return true;
+    case OPT_DECAY: return between(value, 0, 1, &a->decay_share);
+    case OPT_BETA2: return between(value, 0, 0.9999999, &a->adamw.beta2);
+    case OPT_WEIGHT_DECAY: return between(value, 0, 1e3, &a->adamw.weight_decay);
+    case OPT_CLIP: return between(value, 0, 1e9, &a->adamw.clip);
+    case OPT_SEED: return parse_u64(value, &a->seed);
+    case OPT_THREADS: return count(value, 512, &a->threads);
+    case OPT_EVAL_EVERY: return count(value, UINT32_MAX, &a->eval_every);
+    case OPT_PRINT_EVERY: return count(value, UINT32_MAX, &a->print_every);
+    default: return false;
+    }
+}
+
+int cmd_train(int argc, char **argv) {
+    struct train_args a = {.epochs = 1,
+                           .lr = 1e-3,
+                           .lr_min_ratio = 0.05,
+                           .warmup = -1,
+                           .decay_share = 0.2,
+                           .batch = 8,
+                           .print_every = 10,
+                           .seed = 1,
+                           .schedule = SCHEDULE_COSINE,
+                           .adamw = adamw_default()};
+    struct err e = {0};
+    opterr = 0;
+    optind = 1;
+    for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
+        if (c == OPT_HELP) return fputs(HELP, stdout), BRG_OK;
+        if (c == OPT_CENTRAL)
+            a.central = true;
+        else if (c == ':')
+            return usage("a value is missing after", argv[optind - 1]);
+        else if (c == '?')
+            return usage("unknown option", argv[optind - 1]);
+        else if (!take_option(&a, c, optarg))
+            return usage("a value that is none:", argv[optind - 1]);
+    }
+    if (optind != argc) return usage("unexpected word", argv[optind]);
+    if (!a.central)
+        return usage("only --central training is done here; sites use beringia site", "");
+    if (!a.data || !a.model || !a.out) return usage("--data, --model and --out are all needed", "");
+    return run_central(&a, &e) == BRG_OK ? BRG_OK : fail(&e);
+}
