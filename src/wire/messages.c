@@ -61,6 +61,16 @@ int wire_code_http(enum wire_code c) {
     return codes[c].http;
 }
 
+const char *wire_phase_name(enum wire_phase p) {
+    CHECK((size_t)p < ARRAY_COUNT(phase_names));
+    return phase_names[p];
+}
+
+const char *wire_outcome_name(enum outcome o) {
+    CHECK((size_t)o < ARRAY_COUNT(outcome_names));
+    return outcome_names[o];
+}
+
 bool wire_name_valid(const char *name) {
     size_t n = strnlen(name, WIRE_NAME_MAX);
     if (n == 0 || n >= WIRE_NAME_MAX || name[0] == '-' || name[0] == '_') return false;

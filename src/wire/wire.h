@@ -59,6 +59,7 @@ bool wire_kind_parse(const char *name, enum wire_kind *out);
 enum wire_phase { /* what the site is doing, for people and for `status` */
     PHASE_JOINING = 0, PHASE_SYNCING = 1, PHASE_TRAINING = 2, PHASE_WAITING = 3, PHASE_DRAINING = 4,
 };
+const char *wire_phase_name(enum wire_phase p); /* "joining", ... as on the wire */
 
 struct wire_join {
     struct id128 boot;            /* random, one a process start; makes JOIN idempotent */
@@ -155,6 +156,7 @@ enum outcome { /* of a contribution */
     OUTCOME_UNKNOWN = 0, OUTCOME_STAGED = 1, OUTCOME_MERGED = 2, OUTCOME_REJECTED = 3,
     OUTCOME_DISCARDED = 4,
 };
+const char *wire_outcome_name(enum outcome o); /* "unknown", "staged", ... as on the wire */
 struct wire_round { /* the round's header: what the site needs to train by */
     uint64_t head;                /* newest committed version */
     struct hash theta;            /* SHA-256 of theta_head's bytes */

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* json_view.c - see the header; docs/protocol.md lists the members. */
+#include <string.h>
+
+#include "hub/json_view.h"
+#include "wire/json.h"
+
+enum { STATUS_VERSIONS = 20 };
+
+void view_version(const struct hub_version_view *v, struct buf *out, bool *first) {
+    json_member_u64(out, first, "version", v->version);
+    json_member_u64(out, first, "parent", v->parent);
+    json_member_u64(out, first, "tokens", v->tokens);
+    json_member_u64(out, first, "parts", v->parts);
+    json_member_u64(out, first, "sites", v->sites);
+    json_member_u64(out, first, "bytes", v->bytes);
+    json_member_hash(out, first, "checkpoint", &v->checkpoint);
+    json_member_hash(out, first, "theta", &v->theta);
+    json_member_f64(out, first, "wall", (double)v->wall / 1e9);
+    json_member_f64(out, first, "loss", v->loss);
+    json_member_f64(out, first, "norm", v->norm);
+    json_member_f64(out, first, "cos", v->cos_mean);
+    json_member_f64(out, first, "eta", v->eta_r);
+    json_member_f64(out, first, "mu", v->mu_r);
+    json_member_f64(out, first, "kappa", v->kappa_r);
+}
+
+static void put_counts(const struct hub_counts *c, struct buf *out, bool *first) {
+    bool inner = true;
+    json_key(out, first, "counts");
+    buf_u8(out, '{');
+    json_member_u64(out, &inner, "available", c->available);
+    json_member_u64(out, &inner, "leased", c->leased);
+    json_member_u64(out, &inner, "staged", c->staged);
+    json_member_u64(out, &inner, "merged", c->merged);
+    json_member_u64(out, &inner, "skipped", c->skipped);
+    json_member_u64(out, &inner, "quarantined", c->quarantined);
+    buf_u8(out, '}');
+}
+
+static void put_site(const struct hub_site_view *v, struct buf *out) {
+    bool first = true;
+    buf_u8(out, '{');
+    json_member_text(out, &first, "name", v->name);
+    json_member_u64(out, &first, "site", v->site);
+    json_member_u64(out, &first, "inc", v->inc);
+    json_member_bool(out, &first, "joined", v->joined);
+    json_member_bool(out, &first, "live", v->live);
+    json_member_bool(out, &first, "ready", v->ready);
+    json_member_text(out, &first, "phase", wire_phase_name(v->phase));
+    json_member_f64(out, &first, "heard_ago_s",
+                    v->heard_ago_ns == TIME_NS_NEVER ? -1 : (double)v->heard_ago_ns / 1e9);
+    json_member_u64(out, &first, "base", v->base);
+    json_member_u64(out, &first, "leases", v->leases);
+    json_member_u64(out, &first, "samples_leased", v->samples_leased);
+    json_member_u64(out, &first, "samples_done", v->samples_done);
+    json_member_u64(out, &first, "contributions", v->contributions);
+    json_member_u64(out, &first, "merged", v->merged);
+    json_member_u64(out, &first, "rejected", v->rejected);
+    json_member_u64(out, &first, "tokens_merged", v->tokens_merged);
+    json_member_f64(out, &first, "steps_per_s", v->steps_per_s);
+    json_member_f64(out, &first, "tokens_per_s", v->tokens_per_s);
+    json_member_f64(out, &first, "loss", v->loss);
+    buf_u8(out, '}');
+}
+
+/* Three different numbers: joined, live (heard of within a lease time), contributing (live, and holding
+ * leases or work handed in). */
+static void put_sites(const struct hub *h, time_ns now, struct buf *out, bool *first) {
+    uint64_t joined = 0, live = 0, contributing = 0;
+    double tokens_per_s = 0;
+    json_key(out, first, "sites");
+    buf_u8(out, '[');
+    for (uint32_t i = 0; i < hub_sites_count(h); i++) {
+        struct hub_site_view v;
+        memset(&v, 0, sizeof v);
+        hub_site_at(h, i, now, &v);
+        if (i > 0) buf_u8(out, ',');
+        put_site(&v, out);
+        joined += v.joined;
+        live += v.joined && v.live;
+        contributing += v.joined && v.live && v.leases > 0;
+        if (v.joined && v.live) tokens_per_s += v.tokens_per_s;
+    }
+    buf_u8(out, ']');
+    json_member_u64(out, first, "sites_joined", joined);
+    json_member_u64(out, first, "sites_live", live);
+    json_member_u64(out, first, "sites_contributing", contributing);
+    json_member_f64(out, first, "tokens_per_s", tokens_per_s);
+}
+
+static void put_totals(const struct hub_view *v, struct buf *out, bool *first) {
+    json_member_u64(out, first, "staged_deltas", v->staged_deltas);
+    json_member_u64(out, first, "grants", v->grants);
+    json_member_u64(out, first, "reclaimed", v->reclaimed);
+    json_member_u64(out, first, "returned", v->returned);
+    json_member_u64(out, first, "rejected", v->rejected);
+    json_member_u64(out, first, "discarded", v->discarded);
+    json_member_u64(out, first, "departures", v->departures);
+    json_member_u64(out, first, "samples_granted", v->samples_granted);
+    json_member_u64(out, first, "samples_reclaimed", v->samples_reclaimed);
+    json_member_f64(out, first, "reclaimed_share",
+                    v->samples_granted > 0
+                        ? (double)v->samples_reclaimed / (double)v->samples_granted
+                        : 0);
+}
+
+static void put_extra(const struct view_extra *x, struct buf *out, bool *first) {
+    bool inner = true;
+    json_member_bool(out, first, "full", x->full);
+    json_member_bool(out, first, "stopping", x->stopping);
+    json_member_f64(out, first, "uptime_s", x->uptime_s);
+    json_member_u64(out, first, "requests", x->requests);
+    json_member_u64(out, first, "uploads_bytes", x->uploads_bytes);
+    json_member_u64(out, first, "full_times", x->full_times);
+    json_key(out, first, "round");
+    buf_u8(out, '{');
+    json_member_f64(out, &inner, "since_s", x->round_s);
+    json_member_f64(out, &inner, "last_merge_s", x->merge_s);
+    json_member_f64(out, &inner, "last_publish_s", x->publish_s);
+    json_member_u64(out, &inner, "merges", x->merges);
+    json_member_u64(out, &inner, "merges_failed", x->merges_failed);
+    buf_u8(out, '}');
+}
+
+static void put_versions(const struct hub *h, uint64_t from, uint64_t head, uint32_t max,
+                         struct buf *out, uint64_t *out_next) {
+    uint32_t count = 0;
+    uint64_t v = from;
+    buf_u8(out, '[');
+    for (; v <= head && count < max; v++) {
+        struct hub_version_view x;
+        bool first = true;
+        memset(&x, 0, sizeof x);
+        if (!hub_version_find(h, v, &x)) continue;
+        if (count++ > 0) buf_u8(out, ',');
+        buf_u8(out, '{');
+        view_version(&x, out, &first);
+        buf_u8(out, '}');
+    }
+    buf_u8(out, ']');
+    *out_next = v;
+}
+
+void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
+                 const struct view_extra *x, struct buf *out) {
+    struct hub_view v;
+    struct hub_version_view head;
+    bool first = true;
+    uint64_t next;
+    memset(&head, 0, sizeof head);
+    hub_view(h, now, &v);
+    (void)hub_version_find(h, v.head, &head);
+    double tokens_total = s->hub.schedule.tokens_total;
+    buf_u8(out, '{');
+    json_member_id(out, &first, "run", &v.run);
+    json_member_u64(out, &first, "protocol", WIRE_PROTOCOL);
+    json_member_u64(out, &first, "term", v.term);
+    json_member_u64(out, &first, "seq", v.seq);
+    json_member_u64(out, &first, "seq_durable", x->seq_durable);
+    json_member_u64(out, &first, "head", v.head);
+    json_member_hash(out, &first, "theta", &head.theta);
+    json_member_u64(out, &first, "tokens", v.tokens);
+    json_member_f64(out, &first, "tokens_total", tokens_total);
+    json_member_f64(out, &first, "progress", tokens_total > 0 ? (double)v.tokens / tokens_total : 0);
+    json_member_f64(out, &first, "lr", schedule_lr(&s->hub.schedule, (double)v.tokens));
+    json_member_f64(out, &first, "loss", head.loss);
+    json_member_u64(out, &first, "positions", v.positions);
+    json_member_u64(out, &first, "epochs", v.epochs);
+    json_member_u64(out, &first, "epoch", v.epoch);
+    json_member_bool(out, &first, "complete", v.complete);
+    json_member_bool(out, &first, "draining", v.draining);
+    json_member_bool(out, &first, "held", v.held);
+    put_counts(&v.counts, out, &first);
+    put_totals(&v, out, &first);
+    put_extra(x, out, &first);
+    put_sites(h, now, out, &first);
+    json_key(out, &first, "versions");
+    put_versions(h, v.head >= STATUS_VERSIONS ? v.head - STATUS_VERSIONS + 1 : 0, v.head,
+                 STATUS_VERSIONS, out, &next);
+    buf_put(out, "}\n", 2);
+}
+
+void view_rounds(const struct hub *h, time_ns now, uint64_t from, uint32_t max, struct buf *out) {
+    struct hub_view v;
+    bool first = true;
+    uint64_t next = from;
+    hub_view(h, now, &v);
+    buf_u8(out, '{');
+    json_member_u64(out, &first, "head", v.head);
+    json_key(out, &first, "rounds");
+    put_versions(h, from, v.head, max, out, &next);
+    json_member_u64(out, &first, "next", next);
+    buf_put(out, "}\n", 2);
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* json_view.h - private to the hub: its state as JSON, for people and programs. Pure. */
+#ifndef HUB_JSON_VIEW_H
+#define HUB_JSON_VIEW_H
+
+#include "hub/settings.h"
+
+struct view_extra { /* what the shore knows and the machine does not */
+    bool full, stopping;
+    double uptime_s, round_s, merge_s, publish_s;
+    uint64_t merges, merges_failed, full_times, requests, uploads_bytes, seq_durable;
+};
+void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
+                 const struct view_extra *x, struct buf *out);
+/* Versions from..head, at most `max`; "next" tells where to go on. */
+void view_rounds(const struct hub *h, time_ns now, uint64_t from, uint32_t max, struct buf *out);
+/* One version as members of an object that the caller opened. */
+void view_version(const struct hub_version_view *v, struct buf *out, bool *first);
+
+#endif

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* routes_os.c - which path is what. docs/protocol.md is the list for people; the table below is the one
+ * that counts. Reading never changes the machine, and never tells what is not durable yet. */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "hub/http_os.h"
+#include "hub/json_view.h"
+#include "wire/json.h"
+
+enum { ROUNDS_MAX = 1000, VIEW_BYTES_MAX = 4 << 20 };
+
+/* ---- Messages of sites ------------------------------------------------------------------------------ */
+enum MHD_Result reply_answer(struct exchange *x, const struct wire_answer *a) {
+    AUTO_BUF struct buf b;
+    buf_init(&b, WIRE_BODY_MAX);
+    wire_answer_encode(a, &b);
+    buf_u8(&b, '\n');
+    return reply_json(x, wire_code_http(a->code), &b);
+}
+
+static enum MHD_Result handle_message(struct exchange *x) {
+    struct wire_request r;
+    struct wire_answer a;
+    struct err e = {0};
+    enum wire_kind kind;
+    if (!wire_kind_parse(x->segment[1], &kind))
+        return reply_problem(x, 404, WIRE_BAD, "no such message");
+    if (wire_request_decode(kind, x->body.data, x->body.bytes_count, &r, &e) != BRG_OK)
+        return reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
+    if (kind == WIRE_COMMIT) return handle_commit(x, &r);
+    struct hub_cmd cmd;
+    memset(&cmd, 0, sizeof cmd);
+    cmd.kind = HUB_CMD_REQUEST;
+    cmd.wall = os_wall();
+    cmd.request = &r;
+    enum step_result step = server_step(x->s, &cmd, &a);
+    return step == STEP_DONE ? reply_answer(x, &a) : reply_step(x, step);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------------ */
+static enum MHD_Result handle_run(struct exchange *x) {
+    struct hub_server *s = x->s;
+    struct wire_run *r = mem_alloc(1, sizeof *r);
+    struct hub_view v;
+    struct hub_version_view head;
+    AUTO_BUF struct buf b;
+    buf_init(&b, WIRE_BODY_MAX);
+    memset(&head, 0, sizeof head);
+    run_describe(&s->dir.settings, &s->dir.facts, s->dir.model_json, r);
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    hub_view(s->hub, server_now(s), &v);
+    (void)hub_version_find(s->hub, v.head, &head);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    r->head = v.head;
+    r->theta = head.theta;
+    wire_run_encode(r, &b);
+    buf_u8(&b, '\n');
+    mem_free(r);
+    enum step_result step = server_settle(s);
+    return step == STEP_DONE ? reply_json(x, 200, &b) : reply_step(x, step);
+}
+
+/* Under the lock. */
+static struct view_extra extra_of(struct hub_server *s) {
+    time_ns now = os_now();
+    return (struct view_extra){
+        .full = s->mode == SERVER_FULL,
+        .stopping = s->mode == SERVER_STOPPING,
+        .uptime_s = (double)(now - s->started) / 1e9,
+        .round_s = (double)(now - s->times.head_since) / 1e9,
+        .merge_s = (double)s->times.merge_ns / 1e9,
+        .publish_s = (double)s->times.publish_ns / 1e9,
+        .merges = s->times.merges,
+        .merges_failed = s->times.merges_failed,
+        .full_times = s->times.full_times,
+        .requests = s->times.requests,
+        .uploads_bytes = s->times.uploads_bytes,
+        .seq_durable = s->seq_durable,
+    };
+}
+
+static enum MHD_Result handle_status(struct exchange *x) {
+    struct hub_server *s = x->s;
+    AUTO_BUF struct buf b;
+    buf_init(&b, VIEW_BYTES_MAX);
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    struct view_extra extra = extra_of(s);
+    view_status(s->hub, server_now(s), &s->dir.settings, &extra, &b);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    enum step_result step = server_settle(s);
+    return step == STEP_DONE ? reply_json(x, 200, &b) : reply_step(x, step);
+}
+
+static enum MHD_Result handle_rounds(struct exchange *x) {
+    struct hub_server *s = x->s;
+    const char *text = MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, "from");
+    uint64_t from = 0;
+    AUTO_BUF struct buf b;
+    buf_init(&b, VIEW_BYTES_MAX);
+    if (text != NULL && !parse_u64(text, &from))
+        return reply_problem(x, 400, WIRE_BAD, "from: want a version number");
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    view_rounds(s->hub, server_now(s), from, ROUNDS_MAX, &b);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    enum step_result step = server_settle(s);
+    return step == STEP_DONE ? reply_json(x, 200, &b) : reply_step(x, step);
+}
+
+/* The version of the path; where it is none, *out_ok is the answer that was given. */
+static bool version_of(struct exchange *x, struct hub_version_view *out, enum MHD_Result *out_ok) {
+    struct hub_server *s = x->s;
+    uint64_t v = 0;
+    bool there = false;
+    memset(out, 0, sizeof *out);
+    if (!parse_u64(x->segment[2], &v)) {
+        *out_ok = reply_problem(x, 404, WIRE_BAD, "want a version number");
+        return false;
+    }
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    there = hub_version_find(s->hub, v, out);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    enum step_result step = server_settle(s);
+    if (step != STEP_DONE) {
+        *out_ok = reply_step(x, step);
+        return false;
+    }
+    if (!there) *out_ok = reply_problem(x, 404, WIRE_BAD, "there is no version %" PRIu64, v);
+    return there;
+}
+
+static enum MHD_Result reply_gone(struct exchange *x, uint64_t version) {
+    return reply_problem(x, 404, WIRE_BAD, "the checkpoint of version %" PRIu64 " is not kept any more; "
+                         "take a newer one", version);
+}
+
+static enum MHD_Result handle_version(struct exchange *x) {
+    struct hub_version_view v;
+    enum MHD_Result ok = MHD_NO;
+    AUTO_BUF struct buf b;
+    bool first = true;
+    buf_init(&b, 64 * 1024);
+    if (!version_of(x, &v, &ok)) return ok;
+    buf_u8(&b, '{');
+    view_version(&v, &b, &first);
+    json_member_bool(&b, &first, "kept", blobs_has(x->s->blobs, &v.checkpoint));
+    buf_put(&b, "}\n", 2);
+    return reply_json(x, 200, &b);
+}
+
+static enum MHD_Result handle_theta(struct exchange *x) {
+    struct hub_version_view v;
+    struct checkpoint c;
+    struct err e = {0};
+    char path[OS_PATH_MAX];
+    enum MHD_Result ok = MHD_NO;
+    AUTO_BUF struct buf b;
+    bool first = true;
+    buf_init(&b, 64 * 1024);
+    if (!version_of(x, &v, &ok)) return ok;
+    blobs_path(x->s->blobs, &v.checkpoint, path);
+    if (!os_exists(path)) return reply_gone(x, v.version);
+    memset(&c, 0, sizeof c);
+    if (checkpoint_open(path, &c, &e) != BRG_OK) {
+        log_line(LOG_ERROR, "hub", "checkpoint_unreadable", "cause=\"%s\"", e.text);
+        return reply_problem(x, 500, WIRE_RETRY, "the checkpoint cannot be read");
+    }
+    buf_u8(&b, '{');
+    json_member_u64(&b, &first, "version", v.version);
+    json_member_u64(&b, &first, "offset", c.theta_offset);
+    json_member_u64(&b, &first, "bytes", c.elements * sizeof(float));
+    json_member_hash(&b, &first, "theta", &v.theta);
+    buf_put(&b, "}\n", 2);
+    checkpoint_fini(&c);
+    return reply_json(x, 200, &b);
+}
+
+static enum MHD_Result handle_checkpoint(struct exchange *x) {
+    struct hub_version_view v;
+    char path[OS_PATH_MAX];
+    enum MHD_Result ok = MHD_NO;
+    if (!version_of(x, &v, &ok)) return ok;
+    blobs_path(x->s->blobs, &v.checkpoint, path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC); /* reply_file takes it */
+    struct stat st;
+    if (fd < 0) return reply_gone(x, v.version);
+    CHECK(fstat(fd, &st) == 0);
+    return reply_file(x, fd, (uint64_t)st.st_size, &v.checkpoint);
+}
+
+/* ---- The operator ---------------------------------------------------------------------------------------- */
+/* Only from this machine, and only as application/json, which a page in a browser cannot send here
+ * without being asked first. */
+static bool operator_allowed(struct exchange *x) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
+    if (info == NULL || type == NULL || strncmp(type, "application/json", 16) != 0) return false;
+    const struct sockaddr *a = info->client_addr;
+    if (a->sa_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, a, sizeof in);
+        return ntohl(in.sin_addr.s_addr) >> 24 == 127;
+    }
+    if (a->sa_family != AF_INET6) return false;
+    struct sockaddr_in6 in6;
+    memcpy(&in6, a, sizeof in6);
+    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) != 0;
+}
+
+struct operator_body {
+    struct id128 did;
+    char reason[WIRE_TEXT_MAX];
+    uint64_t version;
+    bool on;
+};
+static const struct field drain_fields[] = {FIELD(operator_body, on, JSON_BOOL), FIELD_END};
+static const struct field discard_fields[] = {FIELD(operator_body, did, JSON_ID),
+                                              FIELD_TEXT(operator_body, reason), FIELD_END};
+static const struct field rollback_fields[] = {FIELD(operator_body, version, JSON_U64), FIELD_END};
+
+static enum brg_status operator_read(struct exchange *x, const char *what, const struct field *fields,
+                                     struct operator_body *out, struct err *e) {
+    json_t *o;
+    memset(out, 0, sizeof *out);
+    TRY(json_object_parse(x->body.data, x->body.bytes_count, OPERATOR_BODY_MAX, &o, e));
+    enum brg_status st = json_fields_get(o, fields, out, what, e);
+    json_decref(o);
+    return st;
+}
+
+static enum MHD_Result operator_reply(struct exchange *x, enum step_result step) {
+    AUTO_BUF struct buf b;
+    if (step != STEP_DONE) return reply_step(x, step);
+    buf_init(&b, 4096);
+    buf_printf(&b, "{\"code\":\"OK\"}\n");
+    return reply_json(x, 200, &b);
+}
+
+/* The machine ignores what it cannot do; what can be known before is refused here with the reason. */
+static enum MHD_Result handle_operator(struct exchange *x) {
+    struct hub_server *s = x->s;
+    struct operator_body body;
+    struct hub_version_view v;
+    struct hub_cmd cmd;
+    struct err e = {0};
+    const char *what = x->segment[2];
+    memset(&cmd, 0, sizeof cmd);
+    cmd.wall = os_wall();
+    if (!operator_allowed(x))
+        return reply_problem(x, 403, WIRE_BAD, "operator requests come from this machine (loopback), "
+                             "with Content-Type: application/json");
+    const struct field *fields = strcmp(what, "drain") == 0     ? drain_fields
+                                 : strcmp(what, "discard") == 0 ? discard_fields
+                                                                : rollback_fields;
+    if (operator_read(x, what, fields, &body, &e) != BRG_OK)
+        return reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
+    if (fields == drain_fields) {
+        cmd.kind = HUB_CMD_DRAIN;
+        cmd.u.drain.on = body.on;
+    } else if (fields == discard_fields) {
+        cmd.kind = HUB_CMD_DISCARD;
+        cmd.u.discard.did = body.did;
+        (void)snprintf(cmd.u.discard.text, sizeof cmd.u.discard.text, "%s", body.reason);
+    } else {
+        CHECK(pthread_mutex_lock(&s->lock) == 0);
+        bool there = hub_version_find(s->hub, body.version, &v);
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        if (!there || !blobs_has(s->blobs, &v.checkpoint))
+            return reply_problem(x, 409, WIRE_BAD, "the checkpoint of version %" PRIu64 " is not there",
+                                 body.version);
+        cmd.kind = HUB_CMD_ROLLBACK;
+        cmd.u.rollback.version = body.version;
+    }
+    return operator_reply(x, server_step(s, &cmd, NULL));
+}
+
+/* ---- The table ------------------------------------------------------------------------------------------- */
+#define GETS (METHOD_GET | METHOD_HEAD)
+#define MESSAGE(name) {METHOD_POST, 2, {"v1", name}, WIRE_BODY_MAX, handle_message}
+#define OPERATOR(name) {METHOD_POST, 3, {"v1", "operator", name}, OPERATOR_BODY_MAX, handle_operator}
+static const struct route routes[] = {
+    MESSAGE("join"),
+    MESSAGE("lease"),
+    MESSAGE("heartbeat"),
+    MESSAGE("shrink_ok"),
+    MESSAGE("return"),
+    MESSAGE("commit"),
+    MESSAGE("outcome"),
+    MESSAGE("leave"),
+    {METHOD_PUT, 3, {"v1", "blobs", NULL}, 0, NULL},
+    {GETS, 3, {"v1", "blobs", NULL}, 0, handle_blob_get},
+    {GETS, 2, {"v1", "run"}, 0, handle_run},
+    {GETS, 2, {"v1", "status"}, 0, handle_status},
+    {GETS, 2, {"v1", "rounds"}, 0, handle_rounds},
+    {GETS, 3, {"v1", "versions", NULL}, 0, handle_version},
+    {GETS, 4, {"v1", "versions", NULL, "checkpoint"}, 0, handle_checkpoint},
+    {GETS, 4, {"v1", "versions", NULL, "theta"}, 0, handle_theta},
+    OPERATOR("drain"),
+    OPERATOR("discard"),
+    OPERATOR("rollback"),
+};
+
+const struct route *route_find(const struct exchange *x, uint32_t *out_allowed) {
+    for (size_t i = 0; i < ARRAY_COUNT(routes); i++) {
+        const struct route *r = &routes[i];
+        bool same = r->segments_count == x->segments_count;
+        for (uint32_t k = 0; same && k < r->segments_count; k++)
+            same = r->segment[k] == NULL || strcmp(r->segment[k], x->segment[k]) == 0;
+        if (!same) continue;
+        if ((r->method & x->method) != 0) return r;
+        *out_allowed |= r->method;
+    }
+    return NULL;
+}

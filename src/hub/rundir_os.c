@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rundir_os.c - a run directory's files become settings, and its journal becomes the machine. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/config_os.h"
+#include "base/os.h"
+#include "hub/server.h"
+#include "store/store.h"
+
+enum { FACTS_BYTES_MAX = 64 * 1024, SNAPSHOT_MAX = 512 << 20 };
+
+static enum brg_status load_facts(struct run_dir *d, struct err *e) {
+    char path[OS_PATH_MAX];
+    AUTO_BUF struct buf text;
+    buf_init(&text, FACTS_BYTES_MAX);
+    os_path(path, d->path, "run.json");
+    if (!os_exists(path))
+        return err_set(e, BRG_E_MISSING, "%s: is no run directory (there is no run.json); make one with "
+                       "`beringia init`", d->path);
+    TRY(os_read_file(path, FACTS_BYTES_MAX, &text, e));
+    if (run_facts_decode(text.data, text.bytes_count, &d->facts, e) == BRG_OK) return BRG_OK;
+    return err_prefix(e, "%s", path);
+}
+
+static enum brg_status load_model(struct run_dir *d, struct err *e) {
+    char path[OS_PATH_MAX];
+    AUTO_BUF struct buf text;
+    buf_init(&text, sizeof d->model_json);
+    os_path(path, d->path, "model.json");
+    TRY(os_read_file(path, sizeof d->model_json - 1, &text, e));
+    (void)snprintf(d->model_json, sizeof d->model_json, "%s", buf_cstr(&text));
+    return BRG_OK;
+}
+
+enum brg_status run_dir_load(const char *path, struct run_dir *out, struct err *e) {
+    char yaml[OS_PATH_MAX];
+    struct run_dir *d = mem_alloc(1, sizeof *d);
+    struct config *c = config_create();
+    enum brg_status s = BRG_OK;
+    if ((size_t)snprintf(d->path, sizeof d->path, "%s", path) >= sizeof d->path - 256)
+        s = err_set(e, BRG_E_CONFIG, "run directory: the path is too long");
+    if (s == BRG_OK) s = load_facts(d, e);
+    if (s == BRG_OK) s = load_model(d, e);
+    run_settings_declare(c);
+    if (s == BRG_OK) s = config_read_file(c, os_path(yaml, d->path, "run.yaml"), e);
+    if (s == BRG_OK) s = config_finish(c, e);
+    if (s == BRG_OK) s = run_settings_take(c, &d->facts, &d->settings, e);
+    config_destroy(c);
+    if (s == BRG_OK) *out = *d;
+    mem_free(d);
+    return s;
+}
+
+/* ---- The machine from its journal ------------------------------------------------------------------- */
+static enum brg_status apply(void *user, const struct record *r, struct err *e) {
+    return hub_apply(user, r->seq, r->kind, r->body, r->bytes, e);
+}
+
+static uint64_t fresh_seed(void) {
+    uint64_t seed;
+    os_random(&seed, sizeof seed);
+    return seed;
+}
+
+enum brg_status hub_rebuild(struct journal *j, const struct hub_settings *s, struct hub **out,
+                            uint64_t *out_replayed, struct err *e) {
+    AUTO_BUF struct buf snapshot;
+    struct err skipped = {0};
+    uint64_t seq = 0;
+    buf_init(&snapshot, SNAPSHOT_MAX);
+    struct hub *h = hub_create(s, fresh_seed());
+    enum brg_status st = journal_snapshot_get(j, &seq, &snapshot, &skipped);
+    if (st == BRG_OK && seq > 0) st = hub_restore(h, seq, snapshot.data, snapshot.bytes_count, &skipped);
+    if (st != BRG_OK) { /* the records are all there: a snapshot is only a short cut */
+        log_line(LOG_WARN, "hub", "snapshot_skipped", "cause=\"%s\"", skipped.text);
+        hub_destroy(h);
+        h = hub_create(s, fresh_seed());
+        seq = 0;
+    }
+    st = journal_replay(j, seq, apply, h, e);
+    if (st == BRG_OK && journal_last_seq(j) == 0)
+        st = err_set(e, BRG_E_JOURNAL, "the journal is empty; the run was not made completely");
+    if (st != BRG_OK) {
+        hub_destroy(h);
+        return st;
+    }
+    *out_replayed = journal_last_seq(j) - seq;
+    *out = h;
+    return BRG_OK;
+}

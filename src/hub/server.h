@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* server.h - the face of the hub's shore: a run directory becomes a process that answers HTTP.
+ * Shore; the command line and tests use it. */
+#ifndef HUB_SERVER_H
+#define HUB_SERVER_H
+
+#include "hub/settings.h"
+
+struct journal;
+struct hub;
+
+/* ---- A run directory ------------------------------------------------------------------------------ */
+struct run_dir {
+    char path[4096];
+    struct run_facts facts;
+    struct run_settings settings;
+    char model_json[8192];
+};
+/* Reads run.json, run.yaml and model.json. E_MISSING where this is no run directory. */
+enum brg_status run_dir_load(const char *path, struct run_dir *out, struct err *e) MUST_USE;
+
+/* Rebuilds the machine from the newest snapshot and the records behind it; a damaged snapshot is left
+ * aside and all records are taken. Gives the hub (free with hub_destroy). */
+enum brg_status hub_rebuild(struct journal *j, const struct hub_settings *s, struct hub **out,
+                            uint64_t *out_replayed, struct err *e) MUST_USE;
+
+/* ---- The server ------------------------------------------------------------------------------------ */
+struct hub_server;
+struct hub_server_options {
+    const char *run_dir;
+    const char *listen;     /* NULL: as run.yaml says; "host:port", port 0 takes any free one */
+    uint32_t connections_max; /* 0: 512 */
+};
+/* Locks the run, rebuilds the machine, verifies the head's checkpoint, listens. Starts its threads.
+ * E_BUSY: another hub has it; E_PORT; E_JOURNAL, E_CORRUPT: the run's files. */
+enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_server **out,
+                                struct err *e) MUST_USE;
+const char *hub_server_url(const struct hub_server *s);
+/* Stops listening, makes durable what waits, ends the threads, frees. */
+void hub_server_close(struct hub_server *s);
+
+#endif

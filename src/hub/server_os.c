@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* server_os.c - the duties of the machine, in their order, with many requests at a time.
+ *
+ *   request thread   lock; hub_step; queue the records; wait until seq_durable reaches the answer
+ *   journal thread   takes the whole queue, one durable transaction for all of it, wakes everybody
+ *   tick thread      HUB_CMD_TICK at hub_expiry
+ *   merge thread     computes the plan, HUB_CMD_MERGED, publishes (merge_thread_os.c)
+ *
+ * Group commit comes by itself: while one transaction is synced, the next queue fills.
+ *
+ *   SERVING --journal full--> FULL --space again, START durable--> SERVING;   any --close--> STOPPING
+ *
+ * When the journal is full the machine is ahead of the disk: it is thrown away and rebuilt from the
+ * journal; all who wait are told to come again, and nobody was told anything that is not on disk. In
+ * FULL nothing may change, reads go on, and each second a file of a few MB is tried: when it fits, the
+ * machine starts as after a restart (a new term, full lease times).
+ *
+ * Invariants
+ *   (S1) no answer leaves before every record up to the state's sequence at its time is durable.
+ *   (S2) records reach the journal in the order in which the machine made them, without a gap.     */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "hub/server_os.h"
+
+enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250 };
+
+/* ---- Time ------------------------------------------------------------------------------------------ */
+/* A stopped process (SIGSTOP, a paused machine) finds its clock far ahead. That is not the sites' fault:
+ * the machine's clock is the monotonic one less all such gaps, so that no lease lapses by them. The
+ * tick thread asks at least every TICK_MAX_MS, so a larger step between two calls is a gap. */
+time_ns server_now(struct hub_server *s) {
+    time_ns now = os_now(), step = now - s->clock_last;
+    time_ns limit = s->dir.settings.hub.ttl_ns / 4;
+    if (limit < 4 * (time_ns)TICK_MAX_MS * NS_PER_MS) limit = 4 * (time_ns)TICK_MAX_MS * NS_PER_MS;
+    if (s->clock_last != 0 && step > limit) {
+        s->clock_gap += step;
+        log_line(LOG_WARN, "hub", "clock_gap", "ms=%lld", (long long)(step / NS_PER_MS));
+    }
+    s->clock_last = now;
+    return now - s->clock_gap;
+}
+
+static void cond_init(pthread_cond_t *c) {
+    pthread_condattr_t a;
+    CHECK(pthread_condattr_init(&a) == 0);
+    CHECK(pthread_condattr_setclock(&a, CLOCK_MONOTONIC) == 0);
+    CHECK(pthread_cond_init(c, &a) == 0);
+    pthread_condattr_destroy(&a);
+}
+
+static void cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, time_ns when) {
+    struct timespec t = {.tv_sec = when / NS_PER_S, .tv_nsec = when % NS_PER_S};
+    (void)pthread_cond_timedwait(c, m, &t);
+}
+
+/* ---- After a step, under the lock -------------------------------------------------------------------- */
+static void write_notes(struct buf *notes) {
+    if (notes->bytes_count == 0) return;
+    const char *line = buf_cstr(notes);
+    while (*line != '\0') {
+        const char *end = strchrnul(line, '\n');
+        enum log_level level = LOG_INFO;
+        char word[48] = "info", event[48] = "note";
+        int used = 0;
+        if (sscanf(line, "lvl=%47[a-z] ev=%47[a-z0-9_]%n", word, event, &used) < 2) used = 0;
+        (void)log_level_parse(word, &level);
+        line += used;
+        while (*line == ' ') line++;
+        log_line(level, "hub", event, "%.*s", line < end ? (int)(end - line) : 0, line);
+        line = *end == '\n' ? end + 1 : end;
+    }
+}
+
+void plan_job_fini(struct plan_job *j) {
+    mem_free(j->plan.parts);
+    buf_fini(&j->plan.ledger);
+    memset(j, 0, sizeof *j);
+}
+
+void plan_job_copy(struct plan_job *to, const struct hub_plan *p, uint64_t generation) {
+    memset(to, 0, sizeof *to);
+    to->generation = generation;
+    to->plan = *p;
+    to->plan.parts = mem_alloc(p->parts_count > 0 ? p->parts_count : 1, sizeof *p->parts);
+    for (uint32_t i = 0; i < p->parts_count; i++) to->plan.parts[i] = p->parts[i];
+    buf_init(&to->plan.ledger, p->ledger.bytes_count + 1);
+    if (p->ledger.bytes_count > 0) buf_put(&to->plan.ledger, p->ledger.data, p->ledger.bytes_count);
+}
+
+/* Takes over what the last hub_step gave: records, notes, a merge, a snapshot. */
+static void take_out(struct hub_server *s) {
+    struct hub_out *o = &s->out;
+    write_notes(&o->notes);
+    if (o->records_count > 0) {
+        CHECK(!o->records.overflow);
+        buf_put(&s->queue, o->records.data, o->records.bytes_count);
+        CHECK(!s->queue.overflow);
+        s->queue_count += o->records_count;
+        s->seq_queued += o->records_count;
+        CHECK(s->seq_queued == o->seq_after); /* S2 */
+    }
+    if (o->snapshot_due && !s->snapshot_ready) {
+        buf_reset(&s->snapshot);
+        hub_snapshot(s->hub, &s->snapshot);
+        s->snapshot_seq = s->seq_queued;
+        s->snapshot_ready = !s->snapshot.overflow;
+    }
+    if (o->merge != NULL) {
+        plan_job_fini(&s->job);
+        plan_job_copy(&s->job, o->merge, s->generation);
+        s->merge_ready = true;
+        pthread_cond_signal(&s->merge);
+    }
+    if (s->queue_count > 0 || s->snapshot_ready) pthread_cond_signal(&s->work);
+    time_ns due = hub_expiry(s->hub);
+    if (due < s->tick_at) pthread_cond_signal(&s->tick);
+}
+
+/* Waits until `seq` is durable, or what was decided is void. */
+static enum step_result wait_durable(struct hub_server *s, uint64_t seq, uint64_t generation) {
+    while (s->generation == generation && s->seq_durable < seq)
+        pthread_cond_wait(&s->durable, &s->lock);
+    if (s->generation == generation) return STEP_DONE; /* S1 */
+    return s->mode == SERVER_STOPPING ? STEP_STOPPING : STEP_FULL;
+}
+
+static bool changes_state(const struct hub_cmd *c) {
+    return c->kind != HUB_CMD_REQUEST || c->request->kind != WIRE_OUTCOME;
+}
+
+static enum step_result step_locked(struct hub_server *s, const struct hub_cmd *cmd,
+                                    struct wire_answer *out_answer) {
+    if (s->mode == SERVER_STOPPING) return STEP_STOPPING;
+    if (s->mode == SERVER_FULL && changes_state(cmd)) return STEP_FULL;
+    hub_step(s->hub, server_now(s), cmd, &s->out);
+    take_out(s);
+    if (out_answer != NULL) {
+        memset(out_answer, 0, sizeof *out_answer);
+        if (s->out.has_answer) *out_answer = s->out.answer;
+    }
+    return wait_durable(s, s->seq_queued, s->generation);
+}
+
+enum step_result server_step(struct hub_server *s, const struct hub_cmd *cmd,
+                             struct wire_answer *out_answer) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    s->times.requests++;
+    enum step_result r = step_locked(s, cmd, out_answer);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return r;
+}
+
+enum step_result server_step_generation(struct hub_server *s, const struct hub_cmd *cmd,
+                                        uint64_t generation) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    enum step_result r = s->generation == generation ? step_locked(s, cmd, NULL) : STEP_FULL;
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return r;
+}
+
+enum step_result server_settle(struct hub_server *s) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    enum step_result r = wait_durable(s, s->seq_queued, s->generation);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return r;
+}
+
+pthread_mutex_t *server_stripe(struct hub_server *s, const struct id128 *did) {
+    return &s->stripes[mix64(get_le64(did->v) ^ get_le64(did->v + 8)) % STRIPES];
+}
+
+/* ---- The journal thread ------------------------------------------------------------------------------ */
+struct batch {
+    struct buf bytes;
+    struct record *records;
+    size_t count, cap;
+};
+
+/* Cuts the queue's frames (u16 kind | u32 bytes | body) into records with their numbers. */
+static void batch_cut(struct batch *b, size_t count, uint64_t first_seq) {
+    struct reader r = reader_of(b->bytes.data, b->bytes.bytes_count);
+    if (count > b->cap) {
+        b->records = mem_grow(b->records, b->cap, count, sizeof *b->records);
+        b->cap = count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct record *x = &b->records[i];
+        x->seq = first_seq + i;
+        x->kind = get_u16(&r);
+        x->bytes = get_u32(&r);
+        x->body = get_bytes(&r, x->bytes);
+        CHECK(r.ok);
+    }
+    CHECK(r.p == r.end);
+    b->count = count;
+}
+
+/* Under the lock: the machine is ahead of the disk; make it anew from the journal. */
+static void rebuild_locked(struct hub_server *s) {
+    struct err e = {0};
+    uint64_t replayed;
+    struct hub *fresh;
+    hub_destroy(s->hub);
+    s->hub = NULL;
+    if (hub_rebuild(s->journal, &s->dir.settings.hub, &fresh, &replayed, &e) != BRG_OK) {
+        log_line(LOG_ERROR, "hub", "rebuild_failed", "cause=\"%s\"", e.text);
+        abort(); /* what is on disk cannot be read: the next start says so to a person */
+    }
+    s->hub = fresh;
+    s->generation++;
+    buf_reset(&s->queue);
+    s->queue_count = 0;
+    s->seq_queued = s->seq_durable = journal_last_seq(s->journal);
+    s->snapshot_ready = false;
+    s->merge_ready = false;
+    pthread_cond_broadcast(&s->durable);
+}
+
+static void enter_full(struct hub_server *s, const struct err *e) {
+    log_line(LOG_ERROR, "hub", "journal_full", "cause=\"%s\" remedy=\"free space on the disk of %s\"",
+             e->text, s->dir.path);
+    s->times.full_times++;
+    rebuild_locked(s);
+    if (s->mode != SERVER_STOPPING) s->mode = SERVER_FULL;
+}
+
+/* Lock held on entry and on return, not while writing. */
+static void append_queue(struct hub_server *s, struct batch *b) {
+    struct err e = {0};
+    struct buf taken = b->bytes;
+    size_t count = s->queue_count;
+    uint64_t first = s->seq_durable + 1;
+    b->bytes = s->queue; /* the two buffers change places: no copy while locked */
+    s->queue = taken;
+    buf_reset(&s->queue);
+    s->queue_count = 0;
+    pthread_mutex_unlock(&s->lock);
+    batch_cut(b, count, first);
+    FAULT("hub.before_append");
+    enum brg_status st = journal_append(s->journal, b->records, b->count, &e);
+    FAULT("hub.after_append");
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    if (st == BRG_OK) {
+        s->seq_durable += count;
+        CHECK(s->seq_durable == journal_last_seq(s->journal)); /* S2 */
+        pthread_cond_broadcast(&s->durable);
+    } else if (status_class(st) == BRG_CLASS_FULL) {
+        enter_full(s, &e);
+    } else {
+        log_line(LOG_ERROR, "hub", "journal_failed", "cause=\"%s\"", e.text);
+        abort(); /* unknown what is on disk: read it afresh */
+    }
+}
+
+static void store_snapshot(struct hub_server *s) {
+    struct err e = {0};
+    struct buf data = s->snapshot;
+    uint64_t seq = s->snapshot_seq;
+    buf_init(&s->snapshot, SNAPSHOT_BYTES_MAX);
+    s->snapshot_ready = false;
+    pthread_mutex_unlock(&s->lock);
+    enum brg_status st = journal_snapshot_put(s->journal, seq, data.data, data.bytes_count, &e);
+    if (st != BRG_OK) /* a snapshot only saves time: the next one will do */
+        log_line(LOG_WARN, "hub", "snapshot_failed", "cause=\"%s\"", e.text);
+    else
+        log_line(LOG_DEBUG, "hub", "snapshot", "seq=%llu bytes=%zu", (unsigned long long)seq,
+                 data.bytes_count);
+    buf_fini(&data);
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+}
+
+/* Is there room again? Tried with a real file: quotas do not show in statvfs. */
+static bool probe_space(struct hub_server *s) {
+    char path[OS_PATH_MAX];
+    os_path(path, s->dir.path, "probe.tmp");
+    AUTO_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return false;
+    bool good = posix_fallocate(fd, 0, PROBE_BYTES) == 0;
+    (void)unlink(path);
+    return good;
+}
+
+static void start_cmd(struct hub_cmd *c) {
+    memset(c, 0, sizeof *c);
+    c->kind = HUB_CMD_START;
+    c->wall = os_wall();
+}
+
+/* In FULL: tries for space; the START record is the proof that the journal takes records again. */
+static void try_leave_full(struct hub_server *s, struct batch *b) {
+    pthread_mutex_unlock(&s->lock);
+    bool space = probe_space(s);
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    if (!space || s->mode != SERVER_FULL) return;
+    struct hub_cmd cmd;
+    uint64_t generation = s->generation;
+    start_cmd(&cmd);
+    hub_step(s->hub, server_now(s), &cmd, &s->out);
+    take_out(s);
+    if (s->queue_count > 0) append_queue(s, b);
+    if (s->generation != generation || s->mode != SERVER_FULL) return;
+    s->mode = SERVER_SERVING;
+    pthread_cond_signal(&s->tick);
+    log_line(LOG_INFO, "hub", "journal_space", "term started again");
+}
+
+static void *journal_main(void *arg) {
+    struct hub_server *s = arg;
+    struct batch b = {0};
+    buf_init(&b.bytes, RECORDS_BYTES_MAX);
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    for (;;) {
+        if (s->queue_count > 0) append_queue(s, &b);
+        else if (s->snapshot_ready && s->mode != SERVER_FULL) store_snapshot(s);
+        else if (s->mode == SERVER_STOPPING) break;
+        else if (s->mode == SERVER_FULL) {
+            cond_wait_until(&s->work, &s->lock, os_now() + NS_PER_S);
+            if (s->mode == SERVER_FULL) try_leave_full(s, &b);
+        } else pthread_cond_wait(&s->work, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    buf_fini(&b.bytes);
+    mem_free(b.records);
+    return NULL;
+}
+
+/* ---- The tick thread --------------------------------------------------------------------------------- */
+static void *tick_main(void *arg) {
+    struct hub_server *s = arg;
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    while (s->mode != SERVER_STOPPING) {
+        time_ns now = server_now(s);
+        s->tick_at = now + (time_ns)TICK_MAX_MS * NS_PER_MS;
+        if (s->mode == SERVER_SERVING) {
+            time_ns due = hub_expiry(s->hub);
+            if (due <= now) {
+                struct hub_cmd cmd;
+                memset(&cmd, 0, sizeof cmd);
+                cmd.kind = HUB_CMD_TICK;
+                cmd.wall = os_wall();
+                hub_step(s->hub, now, &cmd, &s->out);
+                take_out(s); /* nobody waits for a tick */
+                due = hub_expiry(s->hub);
+                if (due <= now) due = now + NS_PER_MS; /* never spin, whatever the machine says */
+            }
+            if (due < s->tick_at) s->tick_at = due;
+        }
+        cond_wait_until(&s->tick, &s->lock, s->tick_at + s->clock_gap);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* ---- Opening and closing ----------------------------------------------------------------------------- */
+static void init_sync(struct hub_server *s) {
+    CHECK(pthread_mutex_init(&s->lock, NULL) == 0);
+    for (size_t i = 0; i < STRIPES; i++) CHECK(pthread_mutex_init(&s->stripes[i], NULL) == 0);
+    cond_init(&s->durable);
+    cond_init(&s->work);
+    cond_init(&s->tick);
+    cond_init(&s->merge);
+    buf_init(&s->queue, RECORDS_BYTES_MAX);
+    buf_init(&s->snapshot, SNAPSHOT_BYTES_MAX);
+    hub_out_init(&s->out);
+}
+
+/* The head's checkpoint is what sites will be given: its bytes are read and hashed before the first. */
+static enum brg_status verify_head(struct hub_server *s, struct err *e) {
+    struct hub_view v;
+    struct hub_version_view head;
+    hub_view(s->hub, server_now(s), &v);
+    if (!hub_version_find(s->hub, v.head, &head))
+        return err_set(e, BRG_E_JOURNAL, "%s: the journal has no version %llu", s->dir.path,
+                       (unsigned long long)v.head);
+    if (!blobs_has(s->blobs, &head.checkpoint))
+        return err_set(e, BRG_E_CHECKPOINT, "%s: the checkpoint of version %llu is missing; restore "
+                       "its file, or roll back to an older version from a copy of the run",
+                       s->dir.path, (unsigned long long)v.head);
+    return blobs_verify(s->blobs, &head.checkpoint, e);
+}
+
+static enum brg_status open_state(struct hub_server *s, struct err *e) {
+    char path[OS_PATH_MAX];
+    uint64_t replayed;
+    time_ns began = os_now();
+    TRY(blobs_open(s->dir.path, &s->blobs, e));
+    TRY(journal_open(os_path(path, s->dir.path, "journal.db"), false, &s->journal, e));
+    TRY(blobs_sweep(s->blobs, e));
+    TRY(hub_rebuild(s->journal, &s->dir.settings.hub, &s->hub, &replayed, e));
+    s->seq_queued = s->seq_durable = journal_last_seq(s->journal);
+    TRY(verify_head(s, e));
+    log_line(LOG_INFO, "hub", "rebuilt", "records=%llu replayed=%llu ms=%lld",
+             (unsigned long long)s->seq_durable, (unsigned long long)replayed,
+             (long long)((os_now() - began) / NS_PER_MS));
+    return BRG_OK;
+}
+
+/* The first command of each process; durable before anything is answered. On a full disk the journal
+ * thread goes on trying, and until then the hub only serves readers. */
+static void start_machine(struct hub_server *s) {
+    struct hub_cmd cmd;
+    start_cmd(&cmd);
+    if (server_step(s, &cmd, NULL) != STEP_DONE)
+        log_line(LOG_WARN, "hub", "started_full", "dir=%s", s->dir.path);
+}
+
+enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_server **out,
+                                struct err *e) {
+    struct hub_server *s = mem_alloc(1, sizeof *s);
+    init_sync(s);
+    s->started = s->times.head_since = os_now();
+    enum brg_status st = run_dir_load(o->run_dir, &s->dir, e);
+    if (st == BRG_OK) st = open_state(s, e);
+    if (st == BRG_OK) {
+        s->journal_runs = pthread_create(&s->journal_thread, NULL, journal_main, s) == 0;
+        s->merge_runs = pthread_create(&s->merge_thread, NULL, server_merge_main, s) == 0;
+        CHECK(s->journal_runs);
+        CHECK(s->merge_runs);
+        server_publish_all(s);
+        start_machine(s);
+    }
+    if (st == BRG_OK) {
+        s->tick_runs = pthread_create(&s->tick_thread, NULL, tick_main, s) == 0;
+        CHECK(s->tick_runs);
+        st = server_listen(s, o->listen != NULL ? o->listen : s->dir.settings.listen,
+                           o->connections_max > 0 ? o->connections_max : 512, e);
+    }
+    if (st != BRG_OK) {
+        hub_server_close(s);
+        return st;
+    }
+    *out = s;
+    return BRG_OK;
+}
+
+const char *hub_server_url(const struct hub_server *s) {
+    return s->url;
+}
+
+void hub_server_close(struct hub_server *s) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    s->mode = SERVER_STOPPING; /* requests that come now are refused; the queue is still written */
+    pthread_cond_broadcast(&s->work);
+    pthread_cond_broadcast(&s->tick);
+    pthread_cond_broadcast(&s->merge);
+    pthread_mutex_unlock(&s->lock);
+    if (s->tick_runs) pthread_join(s->tick_thread, NULL);
+    if (s->merge_runs) pthread_join(s->merge_thread, NULL);
+    if (s->journal_runs) pthread_join(s->journal_thread, NULL);
+    server_unlisten(s); /* its threads wait for the journal at most: that has written all */
+    journal_close(s->journal);
+    if (s->blobs != NULL) blobs_close(s->blobs);
+    if (s->hub != NULL) hub_destroy(s->hub);
+    plan_job_fini(&s->job);
+    hub_out_fini(&s->out);
+    buf_fini(&s->queue);
+    buf_fini(&s->snapshot);
+    mem_free(s);
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* server_os.h - private to the hub's shore: the server's state and what its files share.
+ *
+ *   http_os.c      connections, uploads, downloads        --server_step-->  server_os.c
+ *   routes_os.c    which path is what                                       journal thread, tick thread
+ *   json_view.c    the machine's state as JSON                              merge_thread_os.c
+ *   publish_os.c   versions/, retention
+ *
+ * One mutex, `lock`, guards everything below it; no file, no socket and no journal is touched while it
+ * is held, except in a rebuild, when there is nothing else to do anyway. */
+#ifndef HUB_SERVER_OS_H
+#define HUB_SERVER_OS_H
+
+#include <pthread.h>
+
+#include "base/os.h"
+#include "hub/merge.h"
+#include "hub/server.h"
+#include "store/store.h"
+
+struct MHD_Daemon;
+
+enum server_mode {
+    SERVER_SERVING = 0,
+    SERVER_FULL = 1,     /* the journal has no space: reads only, probing for space */
+    SERVER_STOPPING = 2,
+};
+enum { STRIPES = 64, RECORDS_BYTES_MAX = 64 << 20, SNAPSHOT_BYTES_MAX = 512 << 20 };
+
+struct plan_job { /* a copy of hub_plan that no rebuild can pull away */
+    struct hub_plan plan;
+    uint64_t generation;
+};
+
+struct server_times { /* of the last rounds, for status */
+    time_ns merge_began, merge_ns, publish_ns, head_since;
+    uint64_t merges, merges_failed, full_times, requests, uploads_bytes;
+};
+
+struct hub_server {
+    struct run_dir dir;
+    struct blobs *blobs;
+    struct journal *journal; /* of the journal thread alone, once that runs */
+    struct MHD_Daemon *http;
+    char url[300];
+    time_ns started;
+    pthread_t journal_thread, tick_thread, merge_thread;
+    bool journal_runs, tick_runs, merge_runs;
+    pthread_mutex_t stripes[STRIPES]; /* one upload or commit of a contribution at a time */
+
+    pthread_mutex_t lock;
+    pthread_cond_t durable, work, tick, merge; /* all on CLOCK_MONOTONIC */
+    enum server_mode mode;
+    struct hub *hub;
+    struct hub_out out;
+    uint64_t generation;      /* grows with each rebuild; what waited for an older one is void */
+    struct buf queue;         /* framed records that are not durable yet */
+    uint32_t queue_count;
+    uint64_t seq_queued, seq_durable;
+    bool snapshot_ready;
+    struct buf snapshot;
+    uint64_t snapshot_seq;
+    bool merge_ready;
+    struct plan_job job;
+    time_ns clock_last, clock_gap; /* see server_now */
+    time_ns tick_at;
+    struct { uint64_t version; double max; bool known; } theta_max[4]; /* of the last bases asked for */
+    uint32_t theta_max_next;
+    struct server_times times;
+};
+
+enum step_result { STEP_DONE = 0, STEP_FULL = 1, STEP_STOPPING = 2 };
+/* Runs one command and waits until everything it depends on is durable. out_answer may be NULL.
+ * STEP_FULL, STEP_STOPPING: nothing happened, or it was undone. */
+enum step_result server_step(struct hub_server *s, const struct hub_cmd *cmd,
+                             struct wire_answer *out_answer);
+/* The same for the merge thread: void where the plan belongs to an older generation. */
+enum step_result server_step_generation(struct hub_server *s, const struct hub_cmd *cmd,
+                                        uint64_t generation);
+/* Waits until what was decided so far is durable: a reader must not tell what a crash can undo. */
+enum step_result server_settle(struct hub_server *s);
+/* The machine's clock; under the lock. */
+time_ns server_now(struct hub_server *s);
+
+void *server_merge_main(void *server);
+void plan_job_fini(struct plan_job *j);
+void plan_job_copy(struct plan_job *to, const struct hub_plan *p, uint64_t generation);
+
+/* What a COMMIT's blob holds, against what the message says. Other statuses than those of a damaged
+ * content (E_MESSAGE, E_CORRUPT, E_NONFINITE) are faults on this side. */
+struct blob_figures {
+    double norm, max_abs, cos_m, theta_max;
+};
+enum brg_status server_inspect(struct hub_server *s, const struct wire_commit *c,
+                               struct blob_figures *out, struct err *e) MUST_USE;
+
+/* publish_os.c: links versions/, drops checkpoints beyond retention. Called at start and after merges. */
+void server_publish(struct hub_server *s, uint64_t version);
+void server_publish_all(struct hub_server *s);
+void server_drop_blob_if_unused(struct hub_server *s, const struct hash *h);
+
+/* http_os.c */
+enum brg_status server_listen(struct hub_server *s, const char *listen, uint32_t connections_max,
+                              struct err *e) MUST_USE;
+void server_unlisten(struct hub_server *s);
+
+pthread_mutex_t *server_stripe(struct hub_server *s, const struct id128 *did);
+
+#endif
