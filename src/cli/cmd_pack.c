@@ -27,29 +27,25 @@ static const char HELP[] =
     "  beringia tokenizer train --vocab 4096 --out tokenizer.json corpus/*.txt\n"
     "  beringia pack --out data/bpe --tokenizer tokenizer.json --seq-len 1024 corpus/*.txt\n";
 
-static int fail(const struct err *e)
-{
+static int fail(const struct err *e) {
     fprintf(stderr, "beringia pack: %s\n", e->text);
     return (int)e->status;
 }
 
-static int usage(const char *what, const char *value)
-{
+static int usage(const char *what, const char *value) {
     struct err e;
     err_set(&e, BRG_E_USAGE, "%s %.200s; see beringia pack --help", what, value);
     return fail(&e);
 }
 
-static void show_half(const char *name, const struct data_counts *c)
-{
-    printf("%-9s %llu documents, %llu samples, %llu tokens in %llu shards, %llu tokens dropped\n", name,
-           (unsigned long long)c->documents, (unsigned long long)c->samples,
+static void show_half(const char *name, const struct data_counts *c) {
+    printf("%-9s %llu documents, %llu samples, %llu tokens in %llu shards, %llu tokens dropped\n",
+           name, (unsigned long long)c->documents, (unsigned long long)c->samples,
            (unsigned long long)c->tokens, (unsigned long long)c->shards,
            (unsigned long long)c->tokens_dropped);
 }
 
-static int show(const char *dir)
-{
+static int show(const char *dir) {
     struct err e;
     struct dataset *d = NULL;
     struct data_counts train, heldout;
@@ -67,14 +63,23 @@ static int show(const char *dir)
         fprintf(stderr, "beringia pack: warning: no training sample; give more text or a smaller "
                         "--seq-len\n");
     if (heldout.samples == 0)
-        fprintf(stderr, "beringia pack: warning: no held-out sample, so nothing to evaluate on; give "
-                        "more text or a larger --heldout\n");
+        fprintf(stderr,
+                "beringia pack: warning: no held-out sample, so nothing to evaluate on; give "
+                "more text or a larger --heldout\n");
     data_close(d);
     return BRG_OK;
 }
 
-enum { OPT_OUT = 1, OPT_TOKENIZER, OPT_SEQ_LEN, OPT_HELDOUT, OPT_SEED, OPT_SHARD_SAMPLES, OPT_FORCE,
-       OPT_HELP };
+enum {
+    OPT_OUT = 1,
+    OPT_TOKENIZER,
+    OPT_SEQ_LEN,
+    OPT_HELDOUT,
+    OPT_SEED,
+    OPT_SHARD_SAMPLES,
+    OPT_FORCE,
+    OPT_HELP
+};
 static const struct option OPTIONS[] = {
     {"out", required_argument, NULL, OPT_OUT},
     {"tokenizer", required_argument, NULL, OPT_TOKENIZER},
@@ -87,9 +92,9 @@ static const struct option OPTIONS[] = {
     {NULL, 0, NULL, 0},
 };
 
-int cmd_pack(int argc, char **argv)
-{
-    struct pack_options o = {.tokenizer = "bytes", .seq_len = 512, .heldout_share = 0.02, .seed = 1};
+int cmd_pack(int argc, char **argv) {
+    struct pack_options o = {
+        .tokenizer = "bytes", .seq_len = 512, .heldout_share = 0.02, .seed = 1};
     uint64_t n;
     opterr = 0;
     optind = 1;
@@ -103,8 +108,7 @@ int cmd_pack(int argc, char **argv)
             o.seq_len = (uint32_t)n;
             break;
         case OPT_HELDOUT:
-            if (!parse_f64(optarg, &o.heldout_share))
-                return usage("--heldout: no number:", optarg);
+            if (!parse_f64(optarg, &o.heldout_share)) return usage("--heldout: no number:", optarg);
             break;
         case OPT_SEED:
             if (!parse_u64(optarg, &o.seed)) return usage("--seed: no number:", optarg);

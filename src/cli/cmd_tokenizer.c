@@ -13,7 +13,8 @@ static const char HELP[] =
     "beringia tokenizer - learn a byte-level BPE vocabulary, or look at what it makes of a text\n"
     "\n"
     "  beringia tokenizer train --vocab N --out tokenizer.json FILE...\n"
-    "  beringia tokenizer encode [--tokenizer T] [FILE]    text to ids, standard input without FILE\n"
+    "  beringia tokenizer encode [--tokenizer T] [FILE]    text to ids, standard input without "
+    "FILE\n"
     "  beringia tokenizer decode [--tokenizer T] [FILE]    ids to text\n"
     "\n"
     "  --vocab N         ids in all: 256 bytes, merges, the end of text; 257..1048576\n"
@@ -28,14 +29,12 @@ static const char HELP[] =
 
 enum { TEXT_BYTES_MAX = 1 << 30 };
 
-static int fail(const struct err *e)
-{
+static int fail(const struct err *e) {
     fprintf(stderr, "beringia tokenizer: %s\n", e->text);
     return (int)e->status;
 }
 
-static int usage(const char *what, const char *value)
-{
+static int usage(const char *what, const char *value) {
     struct err e;
     err_set(&e, BRG_E_USAGE, "%s %.200s; see beringia tokenizer --help", what, value);
     return fail(&e);
@@ -49,16 +48,17 @@ struct arguments {
     int files_count;
 };
 
-static int train(const struct arguments *a)
-{
+static int train(const struct arguments *a) {
     struct err e;
     struct tokenizer *t = NULL;
     if (a->out == NULL) return usage("--out FILE is missing", "");
     if (a->vocab == 0) return usage("--vocab N is missing", "");
     if (a->files_count == 0) return usage("no text file is named", "");
     if (os_exists(a->out) && !a->force) {
-        err_set(&e, BRG_E_EXISTS, "%.300s: is there already; choose another --out, or replace it with "
-                "--force", a->out);
+        err_set(&e, BRG_E_EXISTS,
+                "%.300s: is there already; choose another --out, or replace it with "
+                "--force",
+                a->out);
         return fail(&e);
     }
     if (tokenizer_train_files((const char *const *)a->files, (size_t)a->files_count,
@@ -68,26 +68,26 @@ static int train(const struct arguments *a)
     char hex[HASH_HEX_BYTES];
     struct hash h = tokenizer_hash(t);
     hash_hex(&h, hex);
-    if (s == BRG_OK) printf("trained   %s: vocabulary %u\nidentity  %s\n", a->out, tokenizer_vocab(t), hex);
+    if (s == BRG_OK)
+        printf("trained   %s: vocabulary %u\nidentity  %s\n", a->out, tokenizer_vocab(t), hex);
     tokenizer_free(t);
     return s == BRG_OK ? BRG_OK : fail(&e);
 }
 
-static enum brg_status read_input(const struct arguments *a, struct buf *out, struct err *e)
-{
+static enum brg_status read_input(const struct arguments *a, struct buf *out, struct err *e) {
     if (a->files_count == 1) return os_read_file(a->files[0], TEXT_BYTES_MAX, out, e);
     char chunk[65536];
     size_t n;
     while ((n = fread(chunk, 1, sizeof chunk, stdin)) > 0) buf_put(out, chunk, n);
     if (ferror(stdin)) return os_errno(e, errno, "read", "standard input");
     if (out->overflow)
-        return err_set(e, BRG_E_LIMIT, "standard input is longer than %d bytes; cut it", TEXT_BYTES_MAX);
+        return err_set(e, BRG_E_LIMIT, "standard input is longer than %d bytes; cut it",
+                       TEXT_BYTES_MAX);
     return BRG_OK;
 }
 
 /* Ids are numbers between blanks or commas. */
-static enum brg_status parse_ids(struct buf *text, struct buf *out, struct err *e)
-{
+static enum brg_status parse_ids(struct buf *text, struct buf *out, struct err *e) {
     buf_cstr(text);
     char *save = NULL;
     for (char *w = strtok_r((char *)text->data, " \t\r\n,[]", &save); w != NULL;
@@ -101,8 +101,7 @@ static enum brg_status parse_ids(struct buf *text, struct buf *out, struct err *
 }
 
 static enum brg_status convert(const struct arguments *a, bool decode, const struct tokenizer *t,
-                               struct err *e)
-{
+                               struct err *e) {
     AUTO_BUF struct buf in, out;
     buf_init(&in, TEXT_BYTES_MAX);
     buf_init(&out, (size_t)TEXT_BYTES_MAX * 4);
@@ -126,8 +125,7 @@ static enum brg_status convert(const struct arguments *a, bool decode, const str
     return BRG_OK;
 }
 
-static int encode_or_decode(const struct arguments *a, bool decode)
-{
+static int encode_or_decode(const struct arguments *a, bool decode) {
     struct err e;
     struct tokenizer *t = NULL;
     if (a->files_count > 1) return usage("one FILE at most, not also", a->files[1]);
@@ -150,15 +148,15 @@ static const struct option OPTIONS[] = {
     {NULL, 0, NULL, 0},
 };
 
-int cmd_tokenizer(int argc, char **argv)
-{
+int cmd_tokenizer(int argc, char **argv) {
     struct arguments a = {.tokenizer = "bytes"};
     opterr = 0;
     optind = 1;
     for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
         switch (c) {
         case OPT_VOCAB:
-            if (!parse_u64(optarg, &a.vocab) || a.vocab < TOKENIZER_BYTES_VOCAB || a.vocab > 1 << 20)
+            if (!parse_u64(optarg, &a.vocab) || a.vocab < TOKENIZER_BYTES_VOCAB ||
+                a.vocab > 1 << 20)
                 return usage("--vocab: no size in 257..1048576:", optarg);
             break;
         case OPT_OUT: a.out = optarg; break;

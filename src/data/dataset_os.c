@@ -8,23 +8,23 @@
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 
-static enum brg_status open_manifest(struct dataset *d, struct err *e)
-{
+static enum brg_status open_manifest(struct dataset *d, struct err *e) {
     char path[OS_PATH_MAX];
     AUTO_BUF struct buf text;
     buf_init(&text, MANIFEST_BYTES_MAX);
     os_path(path, d->dir, "manifest.json");
     if (!os_exists(path))
-        return err_set(e, BRG_E_MISSING, "%.300s: there is no such file, so this is no data set; make "
-                       "one with `beringia pack`", path);
+        return err_set(e, BRG_E_MISSING,
+                       "%.300s: there is no such file, so this is no data set; make "
+                       "one with `beringia pack`",
+                       path);
     TRY(os_read_file(path, MANIFEST_BYTES_MAX, &text, e));
     TRY(manifest_parse(path, text.data, text.bytes_count, &d->manifest, e));
     d->fingerprint = manifest_fingerprint(&d->manifest);
     return BRG_OK;
 }
 
-static enum brg_status open_tokenizer(struct dataset *d, struct err *e)
-{
+static enum brg_status open_tokenizer(struct dataset *d, struct err *e) {
     char path[OS_PATH_MAX];
     os_path(path, d->dir, d->manifest.tokenizer_bytes ? "manifest.json" : "tokenizer.json");
     if (d->manifest.tokenizer_bytes)
@@ -34,13 +34,14 @@ static enum brg_status open_tokenizer(struct dataset *d, struct err *e)
     struct hash have = tokenizer_hash(d->tokenizer);
     if (!hash_equal(&have, &d->manifest.tokenizer_hash) ||
         tokenizer_vocab(d->tokenizer) != d->manifest.vocab)
-        return err_set(e, BRG_E_TOKENIZER, "%.300s: is not the tokenizer that the manifest's field "
-                       "tokenizer.sha256 names; put the original file back, or pack again", path);
+        return err_set(e, BRG_E_TOKENIZER,
+                       "%.300s: is not the tokenizer that the manifest's field "
+                       "tokenizer.sha256 names; put the original file back, or pack again",
+                       path);
     return BRG_OK;
 }
 
-static enum brg_status open_half(struct dataset *d, enum half half, bool verify, struct err *e)
-{
+static enum brg_status open_half(struct dataset *d, enum half half, bool verify, struct err *e) {
     const struct half_entry *m = &d->manifest.half[half];
     struct shards *s = &d->half[half];
     s->maps = mem_alloc(m->shards_count, sizeof *s->maps);
@@ -50,8 +51,8 @@ static enum brg_status open_half(struct dataset *d, enum half half, bool verify,
         char path[OS_PATH_MAX], name[SHARD_NAME_BYTES];
         os_path(path, d->dir, "%s", shard_name(name, half, i));
         TRY(map_open(&s->maps[i], path, e));
-        TRY(shard_check(path, s->maps[i].data, s->maps[i].bytes, &d->manifest,
-                        m->shards[i].samples, e));
+        TRY(shard_check(path, s->maps[i].data, s->maps[i].bytes, &d->manifest, m->shards[i].samples,
+                        e));
         if (verify)
             TRY(shard_verify(path, s->maps[i].data, s->maps[i].bytes, &d->manifest,
                              &m->shards[i].hash, e));
@@ -61,8 +62,7 @@ static enum brg_status open_half(struct dataset *d, enum half half, bool verify,
     return BRG_OK;
 }
 
-static enum brg_status open_all(struct dataset *d, bool verify, struct err *e)
-{
+static enum brg_status open_all(struct dataset *d, bool verify, struct err *e) {
     if (strlen(d->dir) >= OS_PATH_MAX - SHARD_NAME_BYTES - 2)
         return err_set(e, BRG_E_MISSING, "the path of the data set is too long; use a shorter one");
     TRY(open_manifest(d, e));
@@ -71,8 +71,7 @@ static enum brg_status open_all(struct dataset *d, bool verify, struct err *e)
     return open_half(d, HALF_HELDOUT, verify, e);
 }
 
-enum brg_status data_open(const char *dir, bool verify, struct dataset **out, struct err *e)
-{
+enum brg_status data_open(const char *dir, bool verify, struct dataset **out, struct err *e) {
     struct dataset *d = mem_alloc(1, sizeof *d);
     d->dir = mem_strdup(dir);
     enum brg_status s = open_all(d, verify, e);
@@ -84,8 +83,7 @@ enum brg_status data_open(const char *dir, bool verify, struct dataset **out, st
     return BRG_OK;
 }
 
-void data_close(struct dataset *d)
-{
+void data_close(struct dataset *d) {
     if (d == NULL) return;
     for (int h = 0; h < HALF_COUNT; h++) {
         for (uint32_t i = 0; i < d->half[h].count; i++) map_close(&d->half[h].maps[i]);
@@ -98,12 +96,12 @@ void data_close(struct dataset *d)
     mem_free(d);
 }
 
-void dataset_altered(const struct dataset *d, enum half half, uint32_t shard)
-{
+void dataset_altered(const struct dataset *d, enum half half, uint32_t shard) {
     char name[SHARD_NAME_BYTES], quoted[OS_PATH_MAX];
-    log_line(LOG_ERROR, "data", "shard_altered",
-             "dir=%s shard=%s status=E_SHARD remedy=\"the file changed after it was opened: copy the "
-             "data set again and open it with verification\"",
-             log_quote(d->dir, quoted, sizeof quoted), shard_name(name, half, shard));
+    log_line(
+        LOG_ERROR, "data", "shard_altered",
+        "dir=%s shard=%s status=E_SHARD remedy=\"the file changed after it was opened: copy the "
+        "data set again and open it with verification\"",
+        log_quote(d->dir, quoted, sizeof quoted), shard_name(name, half, shard));
     _Exit(BRG_E_SHARD);
 }

@@ -14,13 +14,13 @@ struct docs {
     size_t bytes, at;
     uint64_t line; /* of at, in jsonl */
     bool jsonl;
-    void *json;    /* the line that out points into */
+    void *json; /* the line that out points into */
 };
 enum brg_status docs_init(struct docs *d, const char *name, const char *text, size_t bytes,
                           struct err *e) MUST_USE;
 /* *out is NULL at the end; else borrowed until the next call. */
-enum brg_status docs_next(struct docs *d, const char **out, size_t *out_bytes,
-                          struct err *e) MUST_USE;
+enum brg_status docs_next(struct docs *d, const char **out, size_t *out_bytes, struct err *e)
+    MUST_USE;
 void docs_fini(struct docs *d);
 
 #endif

@@ -5,8 +5,7 @@
 #include <string.h>
 
 enum brg_status json_bad(const struct json_place *w, const char *path, const char *field,
-                         const char *fmt, ...)
-{
+                         const char *fmt, ...) {
     char text[256];
     va_list ap;
     va_start(ap, fmt);
@@ -16,8 +15,7 @@ enum brg_status json_bad(const struct json_place *w, const char *path, const cha
                    path[0] != 0 && field[0] != 0 ? "." : "", field, text, w->remedy);
 }
 
-const char *json_type_name(json_type type)
-{
+const char *json_type_name(json_type type) {
     switch (type) {
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "an array";
@@ -31,8 +29,8 @@ const char *json_type_name(json_type type)
     return "nothing known";
 }
 
-enum brg_status json_read(const struct json_place *w, const void *data, size_t bytes, json_t **out)
-{
+enum brg_status json_read(const struct json_place *w, const void *data, size_t bytes,
+                          json_t **out) {
     json_error_t error;
     json_t *root = json_loadb(bytes == 0 ? "" : data, bytes, JSON_REJECT_DUPLICATES, &error);
     if (root == NULL)
@@ -48,16 +46,14 @@ enum brg_status json_read(const struct json_place *w, const void *data, size_t b
 }
 
 /* Field names from a file go into an error text: short, and without control characters. */
-static void safe_name(const char *in, char out[64])
-{
+static void safe_name(const char *in, char out[64]) {
     size_t n = 0;
     for (; in[n] != 0 && n < 63; n++) out[n] = in[n] >= ' ' && in[n] < 127 ? in[n] : '?';
     out[n] = 0;
 }
 
 enum brg_status json_known(const struct json_place *w, const char *path, const json_t *object,
-                           const char *const *names)
-{
+                           const char *const *names) {
     json_t *o = json_incref((json_t *)(uintptr_t)object); /* the iterator wants it writable */
     enum brg_status s = BRG_OK;
     for (void *i = json_object_iter(o); i != NULL && s == BRG_OK; i = json_object_iter_next(o, i)) {
@@ -73,20 +69,18 @@ enum brg_status json_known(const struct json_place *w, const char *path, const j
 }
 
 enum brg_status json_get(const struct json_place *w, const char *path, const json_t *object,
-                         const char *field, json_type type, json_t **out)
-{
+                         const char *field, json_type type, json_t **out) {
     json_t *v = json_object_get(object, field);
     if (v == NULL) return json_bad(w, path, field, "is missing");
     if (json_typeof(v) != type)
-        return json_bad(w, path, field, "is %s where %s is wanted",
-                        json_type_name(json_typeof(v)), json_type_name(type));
+        return json_bad(w, path, field, "is %s where %s is wanted", json_type_name(json_typeof(v)),
+                        json_type_name(type));
     *out = v;
     return BRG_OK;
 }
 
 enum brg_status json_get_u64(const struct json_place *w, const char *path, const json_t *object,
-                             const char *field, uint64_t max, uint64_t *out)
-{
+                             const char *field, uint64_t max, uint64_t *out) {
     json_t *v = NULL;
     TRY(json_get(w, path, object, field, JSON_INTEGER, &v));
     json_int_t n = json_integer_value(v);
@@ -98,8 +92,7 @@ enum brg_status json_get_u64(const struct json_place *w, const char *path, const
 }
 
 enum brg_status json_get_text(const struct json_place *w, const char *path, const json_t *object,
-                              const char *field, const char **out)
-{
+                              const char *field, const char **out) {
     json_t *v = NULL;
     TRY(json_get(w, path, object, field, JSON_STRING, &v));
     *out = json_string_value(v);
@@ -107,8 +100,7 @@ enum brg_status json_get_text(const struct json_place *w, const char *path, cons
 }
 
 enum brg_status json_get_hash(const struct json_place *w, const char *path, const json_t *object,
-                              const char *field, struct hash *out)
-{
+                              const char *field, struct hash *out) {
     const char *text;
     struct hash h;
     TRY(json_get_text(w, path, object, field, &text));
@@ -118,14 +110,12 @@ enum brg_status json_get_hash(const struct json_place *w, const char *path, cons
     return BRG_OK;
 }
 
-static int put_chunk(const char *data, size_t bytes, void *user)
-{
+static int put_chunk(const char *data, size_t bytes, void *user) {
     buf_put(user, data, bytes);
     return 0;
 }
 
-void json_write(const json_t *root, struct buf *out)
-{
+void json_write(const json_t *root, struct buf *out) {
     CHECK(json_dump_callback(root, put_chunk, out, JSON_INDENT(1)) == 0);
     buf_put(out, "\n", 1);
 }

@@ -19,8 +19,8 @@ struct json_place {
 enum brg_status json_bad(const struct json_place *w, const char *path, const char *field,
                          const char *fmt, ...) PRINTF_LIKE(4, 5);
 /* Parses; the root must be an object. gives (free with json_decref) */
-enum brg_status json_read(const struct json_place *w, const void *data, size_t bytes,
-                          json_t **out) MUST_USE;
+enum brg_status json_read(const struct json_place *w, const void *data, size_t bytes, json_t **out)
+    MUST_USE;
 /* The object has no field that is not in names (NULL at the end). */
 enum brg_status json_known(const struct json_place *w, const char *path, const json_t *object,
                            const char *const *names) MUST_USE;

@@ -10,12 +10,13 @@
  *   sources [{name, bytes, sha256}]
  *
  * Every field is required and no other is allowed: a field that this version does not know could
- * change the meaning of the rest. What can be computed from other fields (tokens, file names, block)
- * is written for readers, and checked here to be what it must be, so that no two programs can take the
- * same manifest for different data.
+ * change the meaning of the rest. What can be computed from other fields (tokens, file names,
+ * block) is written for readers, and checked here to be what it must be, so that no two programs
+ * can take the same manifest for different data.
  *
  * Invariants
- *   (D7) Equal fingerprints: equal tokens at equal positions. The fingerprint covers everything that
+ *   (D6) Equal fingerprints: equal tokens at equal positions. The fingerprint covers everything
+ *   that
  *        decides them, and not the names, counts and sources that do not. */
 #include "data/manifest.h"
 
@@ -29,21 +30,18 @@ const char *const HALF_NAMES[HALF_COUNT] = {"train", "heldout"};
 static const char FORMAT[] = "beringia-dataset";
 static const char REMEDY[] = "copy the data set again, or make it anew with `beringia pack`";
 
-void manifest_fini(struct manifest *m)
-{
+void manifest_fini(struct manifest *m) {
     for (uint32_t i = 0; i < m->sources_count; i++) mem_free(m->sources[i].name);
     mem_free(m->sources);
     for (int h = 0; h < HALF_COUNT; h++) mem_free(m->half[h].shards);
     *m = (struct manifest){0};
 }
 
-static uint32_t grown(uint32_t cap)
-{
+static uint32_t grown(uint32_t cap) {
     return cap == 0 ? 16 : cap * 2;
 }
 
-struct shard_entry *manifest_shard_add(struct manifest *m, enum half half)
-{
+struct shard_entry *manifest_shard_add(struct manifest *m, enum half half) {
     struct half_entry *h = &m->half[half];
     if (h->shards_count == h->shards_cap) {
         uint32_t cap = grown(h->shards_cap);
@@ -53,8 +51,7 @@ struct shard_entry *manifest_shard_add(struct manifest *m, enum half half)
     return &h->shards[h->shards_count++];
 }
 
-struct source_entry *manifest_source_add(struct manifest *m, const char *name)
-{
+struct source_entry *manifest_source_add(struct manifest *m, const char *name) {
     if (m->sources_count == m->sources_cap) {
         uint32_t cap = grown(m->sources_cap);
         m->sources = mem_grow(m->sources, m->sources_cap, cap, sizeof *m->sources);
@@ -65,10 +62,10 @@ struct source_entry *manifest_source_add(struct manifest *m, const char *name)
     return s;
 }
 
-/* ---- Reading ------------------------------------------------------------------------------------- */
+/* ---- Reading
+ * ------------------------------------------------------------------------------------- */
 static enum brg_status read_shards(const struct json_place *w, const json_t *list,
-                                   struct manifest *m, enum half half)
-{
+                                   struct manifest *m, enum half half) {
     static const char *const KNOWN[] = {"file", "samples", "sha256", NULL};
     char path[48], name[SHARD_NAME_BYTES];
     uint64_t sum = 0;
@@ -99,11 +96,10 @@ static enum brg_status read_shards(const struct json_place *w, const json_t *lis
     return BRG_OK;
 }
 
-static enum brg_status read_half(const struct json_place *w, const json_t *root,
-                                 struct manifest *m, enum half half)
-{
-    static const char *const KNOWN[] = {"documents", "samples", "tokens", "tokens_dropped",
-                                        "text_bytes", "shards", NULL};
+static enum brg_status read_half(const struct json_place *w, const json_t *root, struct manifest *m,
+                                 enum half half) {
+    static const char *const KNOWN[] = {"documents",  "samples", "tokens", "tokens_dropped",
+                                        "text_bytes", "shards",  NULL};
     const char *path = HALF_NAMES[half];
     struct half_entry *h = &m->half[half];
     json_t *o = NULL, *shards = NULL;
@@ -121,8 +117,7 @@ static enum brg_status read_half(const struct json_place *w, const json_t *root,
 }
 
 static enum brg_status read_order(const struct json_place *w, const json_t *root,
-                                  struct manifest *m)
-{
+                                  struct manifest *m) {
     static const char *const KNOWN[] = {"version", "seed", "block", "group", NULL};
     json_t *o = NULL;
     uint64_t version = 0, block = 0, group = 0;
@@ -147,8 +142,7 @@ static enum brg_status read_order(const struct json_place *w, const json_t *root
 }
 
 static enum brg_status read_tokenizer(const struct json_place *w, const json_t *root,
-                                      struct manifest *m)
-{
+                                      struct manifest *m) {
     static const char *const KNOWN[] = {"kind", "sha256", NULL};
     json_t *o = NULL;
     const char *kind = NULL;
@@ -162,8 +156,7 @@ static enum brg_status read_tokenizer(const struct json_place *w, const json_t *
 }
 
 static enum brg_status read_sources(const struct json_place *w, const json_t *root,
-                                    struct manifest *m)
-{
+                                    struct manifest *m) {
     static const char *const KNOWN[] = {"name", "bytes", "sha256", NULL};
     char path[32];
     json_t *list = NULL;
@@ -184,11 +177,11 @@ static enum brg_status read_sources(const struct json_place *w, const json_t *ro
     return BRG_OK;
 }
 
-static enum brg_status read_root(const struct json_place *w, const json_t *root, struct manifest *m)
-{
-    static const char *const KNOWN[] = {"format", "version", "seq_len", "vocab", "token_bytes",
-                                        "tokenizer", "order", "heldout_share", "train", "heldout",
-                                        "sources", NULL};
+static enum brg_status read_root(const struct json_place *w, const json_t *root,
+                                 struct manifest *m) {
+    static const char *const KNOWN[] = {"format",      "version",   "seq_len", "vocab",
+                                        "token_bytes", "tokenizer", "order",   "heldout_share",
+                                        "train",       "heldout",   "sources", NULL};
     const char *format = NULL;
     uint64_t n = 0;
     TRY(json_get_text(w, "", root, "format", &format));
@@ -223,8 +216,7 @@ static enum brg_status read_root(const struct json_place *w, const json_t *root,
 }
 
 enum brg_status manifest_parse(const char *name, const void *json, size_t bytes,
-                               struct manifest *out, struct err *e)
-{
+                               struct manifest *out, struct err *e) {
     struct json_place w = {.file = name, .remedy = REMEDY, .status = BRG_E_MANIFEST, .e = e};
     json_t *root = NULL;
     *out = (struct manifest){0};
@@ -235,24 +227,23 @@ enum brg_status manifest_parse(const char *name, const void *json, size_t bytes,
     return s;
 }
 
-/* ---- Writing ------------------------------------------------------------------------------------- */
-static json_t *hash_json(const struct hash *h)
-{
+/* ---- Writing
+ * ------------------------------------------------------------------------------------- */
+static json_t *hash_json(const struct hash *h) {
     char hex[HASH_HEX_BYTES];
     hash_hex(h, hex);
     return json_string(hex);
 }
 
-static json_t *half_json(const struct manifest *m, enum half half)
-{
+static json_t *half_json(const struct manifest *m, enum half half) {
     const struct half_entry *h = &m->half[half];
     json_t *shards = json_array();
     for (uint32_t i = 0; i < h->shards_count; i++) {
         char name[SHARD_NAME_BYTES];
-        json_array_append_new(
-            shards, json_pack("{s:s, s:I, s:o}", "file", shard_name(name, half, i), "samples",
-                              (json_int_t)h->shards[i].samples, "sha256",
-                              hash_json(&h->shards[i].hash)));
+        json_array_append_new(shards,
+                              json_pack("{s:s, s:I, s:o}", "file", shard_name(name, half, i),
+                                        "samples", (json_int_t)h->shards[i].samples, "sha256",
+                                        hash_json(&h->shards[i].hash)));
     }
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "documents", (json_int_t)h->documents,
                      "samples", (json_int_t)h->samples, "tokens", (json_int_t)h->tokens,
@@ -260,17 +251,15 @@ static json_t *half_json(const struct manifest *m, enum half half)
                      (json_int_t)h->text_bytes, "shards", shards);
 }
 
-void manifest_write(const struct manifest *m, struct buf *out)
-{
+void manifest_write(const struct manifest *m, struct buf *out) {
     json_t *sources = json_array();
     for (uint32_t i = 0; i < m->sources_count; i++) {
         const struct source_entry *s = &m->sources[i];
         /* A name that is no UTF-8 still has its hash. */
         json_t *name = json_string(s->name);
-        json_array_append_new(sources, json_pack("{s:o, s:I, s:o}", "name",
-                                                 name != NULL ? name : json_string("?"), "bytes",
-                                                 (json_int_t)s->bytes, "sha256",
-                                                 hash_json(&s->hash)));
+        json_array_append_new(
+            sources, json_pack("{s:o, s:I, s:o}", "name", name != NULL ? name : json_string("?"),
+                               "bytes", (json_int_t)s->bytes, "sha256", hash_json(&s->hash)));
     }
     struct order order;
     order_init(&order, m->order_seed, 0, m->half[HALF_TRAIN].samples, 0, 0);
@@ -289,8 +278,7 @@ void manifest_write(const struct manifest *m, struct buf *out)
     CHECK(!out->overflow);
 }
 
-struct hash manifest_fingerprint(const struct manifest *m)
-{
+struct hash manifest_fingerprint(const struct manifest *m) {
     AUTO_BUF struct buf b;
     buf_init(&b, MANIFEST_BYTES_MAX);
     buf_str(&b, "beringia data set fingerprint 1");
@@ -309,7 +297,7 @@ struct hash manifest_fingerprint(const struct manifest *m)
         buf_u32(&b, m->half[h].shards_count);
         for (uint32_t i = 0; i < m->half[h].shards_count; i++) {
             buf_u64(&b, m->half[h].shards[i].samples);
-            buf_put(&b, m->half[h].shards[i].hash.v, HASH_BYTES); /* D7 */
+            buf_put(&b, m->half[h].shards[i].hash.v, HASH_BYTES); /* D6 */
         }
     }
     CHECK(!b.overflow);

@@ -54,9 +54,10 @@ enum brg_status manifest_parse(const char *name, const void *json, size_t bytes,
 void manifest_write(const struct manifest *m, struct buf *out);
 struct hash manifest_fingerprint(const struct manifest *m);
 
-/* ---- Shards ------------------------------------------------------------------------------------- */
+/* ---- Shards
+ * ------------------------------------------------------------------------------------- */
 const char *shard_name(char out[SHARD_NAME_BYTES], enum half half, uint32_t index);
-uint32_t shard_token_bytes(uint32_t vocab); /* 2 where every id fits, else 4 */
+uint32_t shard_token_bytes(uint32_t vocab);                /* 2 where every id fits, else 4 */
 uint64_t shard_tokens(uint64_t samples, uint32_t seq_len); /* s*T+1, or 0 */
 void shard_head_encode(uint32_t token_bytes, uint64_t samples, uint64_t tokens,
                        uint8_t out[SHARD_HEAD_BYTES]);
@@ -65,7 +66,7 @@ enum brg_status shard_check(const char *name, const void *data, size_t bytes,
                             const struct manifest *m, uint64_t samples, struct err *e) MUST_USE;
 /* Hash of the bytes and every id. After shard_check. */
 enum brg_status shard_verify(const char *name, const void *data, size_t bytes,
-                             const struct manifest *m, const struct hash *want,
-                             struct err *e) MUST_USE;
+                             const struct manifest *m, const struct hash *want, struct err *e)
+    MUST_USE;
 
 #endif

@@ -9,14 +9,15 @@
 
 #include "base/os.h"
 
-enum brg_status map_fd(struct map *m, int fd, const char *path, struct err *e)
-{
+enum brg_status map_fd(struct map *m, int fd, const char *path, struct err *e) {
     struct stat st;
     *m = (struct map){.data = ""};
     if (fstat(fd, &st) != 0) return os_errno(e, errno, "look at", path);
     if (!S_ISREG(st.st_mode))
-        return err_set(e, BRG_E_USAGE, "%.400s: is no regular file; name files, not directories or "
-                       "pipes", path);
+        return err_set(e, BRG_E_USAGE,
+                       "%.400s: is no regular file; name files, not directories or "
+                       "pipes",
+                       path);
     if (st.st_size == 0) return BRG_OK;
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED) return os_errno(e, errno, "map", path);
@@ -24,8 +25,7 @@ enum brg_status map_fd(struct map *m, int fd, const char *path, struct err *e)
     return BRG_OK;
 }
 
-enum brg_status map_open(struct map *m, const char *path, struct err *e)
-{
+enum brg_status map_open(struct map *m, const char *path, struct err *e) {
     *m = (struct map){0};
     /* Without O_NONBLOCK a pipe without a writer would hang here, before it can be refused. */
     AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -33,8 +33,7 @@ enum brg_status map_open(struct map *m, const char *path, struct err *e)
     return map_fd(m, fd, path, e);
 }
 
-void map_close(struct map *m)
-{
+void map_close(struct map *m) {
     /* munmap wants a writable pointer to what it will not write. */
     if (m->bytes > 0) CHECK(munmap((void *)(uintptr_t)m->data, m->bytes) == 0);
     *m = (struct map){0};

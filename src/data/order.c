@@ -32,22 +32,20 @@ enum { ROUNDS = 6 };
 #define KEY_TAIL UINT64_C(0x7461696c5f626c6b) /* the group number that stands for the short block */
 
 /* A copy of splitmix64's finalizer on purpose: it is part of the version. */
-static inline uint64_t finalize(uint64_t z)
-{
+static inline uint64_t finalize(uint64_t z) {
     z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
     return z ^ (z >> 31);
 }
 
-static inline uint64_t key_group(const struct order *o, uint64_t group)
-{
+static inline uint64_t key_group(const struct order *o, uint64_t group) {
     return finalize(o->key_outer ^ finalize(group + GOLDEN));
 }
 
 /* The round function: splitmix64's multiplications with one shift less, for its latency is what an
- * order costs. Good bits are the upper ones, and no part of a domain below 2^62 is wider than 31. */
-static inline uint64_t round_hash(uint64_t x, uint64_t key)
-{
+ * order costs. Good bits are the upper ones, and no part of a domain below 2^62 is wider than 31.
+ * */
+static inline uint64_t round_hash(uint64_t x, uint64_t key) {
     uint64_t z = (x ^ key) * UINT64_C(0xbf58476d1ce4e5b9);
     return ((z ^ (z >> 32)) * UINT64_C(0x94d049bb133111eb)) >> 32;
 }
@@ -57,8 +55,7 @@ struct feistel {
     uint64_t mask_low, mask_high;
 };
 
-static inline struct feistel feistel_of(uint64_t n)
-{
+static inline struct feistel feistel_of(uint64_t n) {
     uint32_t bits = n < 2 ? 0 : 64 - (uint32_t)__builtin_clzll(n - 1);
     struct feistel f = {.bits_low = bits - bits / 2, .bits_high = bits / 2};
     f.mask_low = f.bits_low == 0 ? 0 : UINT64_MAX >> (64 - f.bits_low);
@@ -68,8 +65,7 @@ static inline struct feistel feistel_of(uint64_t n)
 
 /* Even rounds change the high part, odd rounds the low part. Written out, since a loop that asks
  * for the parity costs a third of the whole. */
-static inline uint64_t feistel_forward(uint64_t x, uint64_t n, uint64_t key)
-{
+static inline uint64_t feistel_forward(uint64_t x, uint64_t n, uint64_t key) {
     struct feistel f = feistel_of(n);
     static_assert(ROUNDS == 6, "six rounds are written out");
     do {
@@ -85,8 +81,7 @@ static inline uint64_t feistel_forward(uint64_t x, uint64_t n, uint64_t key)
     return x;
 }
 
-static inline uint64_t feistel_backward(uint64_t x, uint64_t n, uint64_t key)
-{
+static inline uint64_t feistel_backward(uint64_t x, uint64_t n, uint64_t key) {
     struct feistel f = feistel_of(n);
     do {
         uint64_t low = x & f.mask_low, high = x >> f.bits_low;
@@ -101,15 +96,14 @@ static inline uint64_t feistel_backward(uint64_t x, uint64_t n, uint64_t key)
     return x;
 }
 
-/* a / b, a shift where b is a power of two, as the defaults are: a division costs as much as a round. */
-static inline uint64_t quotient(uint64_t a, uint64_t b)
-{
+/* a / b, a shift where b is a power of two, as the defaults are: a division costs as much as a
+ * round. */
+static inline uint64_t quotient(uint64_t a, uint64_t b) {
     return (b & (b - 1)) == 0 ? a >> __builtin_ctzll(b) : a / b;
 }
 
 void order_init(struct order *o, uint64_t seed, uint32_t epoch, uint64_t samples_count,
-                uint32_t block, uint32_t group)
-{
+                uint32_t block, uint32_t group) {
     CHECK(samples_count <= UINT64_C(1) << 62);
     if (block == 0) { /* a default block in a small set would leave nothing to permute outside it */
         block = ORDER_BLOCK;
@@ -117,19 +111,22 @@ void order_init(struct order *o, uint64_t seed, uint32_t epoch, uint64_t samples
         if (block == 0) block = 1;
     }
     if (group == 0) group = ORDER_GROUP;
-    *o = (struct order){.seed = seed, .samples_count = samples_count, .block = block,
-                        .group = group, .epoch = epoch, .blocks_count = samples_count / block};
+    *o = (struct order){.seed = seed,
+                        .samples_count = samples_count,
+                        .block = block,
+                        .group = group,
+                        .epoch = epoch,
+                        .blocks_count = samples_count / block};
     o->key_outer = finalize(finalize(seed + GOLDEN) ^ finalize(UINT64_C(2) * GOLDEN + epoch));
 }
 
-uint64_t order_sample(const struct order *o, uint64_t position)
-{
+uint64_t order_sample(const struct order *o, uint64_t position) {
     CHECK(position < o->samples_count);
     uint64_t block = o->block, blocks_count = o->blocks_count;
     uint64_t full = blocks_count * block;
     if (position >= full)
-        return full + feistel_forward(position - full, o->samples_count - full,
-                                      key_group(o, KEY_TAIL));
+        return full +
+               feistel_forward(position - full, o->samples_count - full, key_group(o, KEY_TAIL));
     uint64_t span = block * o->group, g = quotient(position, span), first = g * span;
     uint64_t n = full - first < span ? full - first : span;
     uint64_t j = feistel_forward(position - first, n, key_group(o, g)); /* D3 */
@@ -140,14 +137,13 @@ uint64_t order_sample(const struct order *o, uint64_t position)
     return sample;
 }
 
-uint64_t order_position(const struct order *o, uint64_t sample)
-{
+uint64_t order_position(const struct order *o, uint64_t sample) {
     CHECK(sample < o->samples_count);
     uint64_t block = o->block, blocks_count = o->blocks_count;
     uint64_t full = blocks_count * block;
     if (sample >= full)
-        return full + feistel_backward(sample - full, o->samples_count - full,
-                                       key_group(o, KEY_TAIL));
+        return full +
+               feistel_backward(sample - full, o->samples_count - full, key_group(o, KEY_TAIL));
     uint64_t number = quotient(sample, block), offset = sample - number * block;
     uint64_t slot = feistel_backward(number, blocks_count, o->key_outer);
     uint64_t span = block * o->group, g = quotient(slot, o->group), first = g * span;

@@ -10,7 +10,8 @@
 bool pack_is_heldout(const char *text, size_t bytes, double share);
 
 /* Cuts a stream of ids into samples of seq_len + 1, of which neighbours share one id.
- *   cutter_put fills; when it says true, ids[0..seq_len] is a sample, and cutter_next makes room. */
+ *   cutter_put fills; when it says true, ids[0..seq_len] is a sample, and cutter_next makes room.
+ *   */
 struct cutter {
     uint32_t *ids;
     uint32_t seq_len, count;

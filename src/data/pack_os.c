@@ -44,22 +44,21 @@ struct pack {
     struct buf ids; /* of one document */
 };
 
-/* ---- Shards -------------------------------------------------------------------------------------- */
-static enum brg_status shard_flush(struct half_writer *h, struct err *e)
-{
+/* ---- Shards
+ * -------------------------------------------------------------------------------------- */
+static enum brg_status shard_flush(struct half_writer *h, struct err *e) {
     TRY(os_write_all(h->fd, h->out.data, h->out.bytes_count, h->path, e));
     buf_reset(&h->out);
     return BRG_OK;
 }
 
-static enum brg_status shard_open(struct pack *p, enum half half, struct err *e)
-{
+static enum brg_status shard_open(struct pack *p, enum half half, struct err *e) {
     struct half_writer *h = &p->half[half];
     uint32_t index = p->manifest.half[half].shards_count;
     char name[SHARD_NAME_BYTES];
     if (index == SHARDS_MAX)
-        return err_set(e, BRG_E_LIMIT, "%.300s: more than %d shards; pack with larger shards", p->out,
-                       SHARDS_MAX);
+        return err_set(e, BRG_E_LIMIT, "%.300s: more than %d shards; pack with larger shards",
+                       p->out, SHARDS_MAX);
     manifest_shard_add(&p->manifest, half);
     os_path(h->path, p->partial, "%s", shard_name(name, half, index));
     h->fd = open(h->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -70,8 +69,7 @@ static enum brg_status shard_open(struct pack *p, enum half half, struct err *e)
     return BRG_OK;
 }
 
-static enum brg_status shard_close(struct pack *p, enum half half, struct err *e)
-{
+static enum brg_status shard_close(struct pack *p, enum half half, struct err *e) {
     struct half_writer *h = &p->half[half];
     struct half_entry *m = &p->manifest.half[half];
     struct shard_entry *entry = &m->shards[m->shards_count - 1];
@@ -93,16 +91,14 @@ static enum brg_status shard_close(struct pack *p, enum half half, struct err *e
     return s;
 }
 
-static void token_put(struct pack *p, struct half_writer *h, uint32_t id)
-{
+static void token_put(struct pack *p, struct half_writer *h, uint32_t id) {
     if (p->manifest.token_bytes == 2)
         buf_u16(&h->out, (uint16_t)id);
     else
         buf_u32(&h->out, id);
 }
 
-static enum brg_status sample_write(struct pack *p, enum half half, struct err *e)
-{
+static enum brg_status sample_write(struct pack *p, enum half half, struct err *e) {
     struct half_writer *h = &p->half[half];
     const uint32_t *ids = h->cutter.ids;
     if (h->fd < 0) {
@@ -119,9 +115,10 @@ static enum brg_status sample_write(struct pack *p, enum half half, struct err *
     return h->samples == p->shard_samples_max ? shard_close(p, half, e) : BRG_OK;
 }
 
-/* ---- Texts --------------------------------------------------------------------------------------- */
-static enum brg_status pack_document(struct pack *p, const char *text, size_t bytes, struct err *e)
-{
+/* ---- Texts
+ * --------------------------------------------------------------------------------------- */
+static enum brg_status pack_document(struct pack *p, const char *text, size_t bytes,
+                                     struct err *e) {
     enum half half = pack_is_heldout(text, bytes, p->options->heldout_share) ? HALF_HELDOUT
                                                                              : HALF_TRAIN;
     p->manifest.half[half].documents++;
@@ -135,8 +132,7 @@ static enum brg_status pack_document(struct pack *p, const char *text, size_t by
 }
 
 static enum brg_status pack_mapped(struct pack *p, const char *path, const struct map *map,
-                                   struct err *e)
-{
+                                   struct err *e) {
     struct docs docs;
     const char *text = NULL;
     size_t bytes = 0;
@@ -155,8 +151,7 @@ static enum brg_status pack_mapped(struct pack *p, const char *path, const struc
     return s;
 }
 
-static enum brg_status pack_inputs(struct pack *p, struct err *e)
-{
+static enum brg_status pack_inputs(struct pack *p, struct err *e) {
     for (size_t i = 0; i < p->options->inputs_count; i++) {
         struct map map;
         TRY(map_open(&map, p->options->inputs[i], e));
@@ -176,8 +171,7 @@ static enum brg_status pack_inputs(struct pack *p, struct err *e)
     return BRG_OK;
 }
 
-static enum brg_status pack_descriptions(struct pack *p, struct err *e)
-{
+static enum brg_status pack_descriptions(struct pack *p, struct err *e) {
     char path[OS_PATH_MAX];
     AUTO_BUF struct buf text;
     buf_init(&text, MANIFEST_BYTES_MAX);
@@ -188,18 +182,17 @@ static enum brg_status pack_descriptions(struct pack *p, struct err *e)
                                 text.bytes_count, e);
 }
 
-/* ---- The target ---------------------------------------------------------------------------------- */
-static bool is_dataset_file(const char *name)
-{
+/* ---- The target
+ * ---------------------------------------------------------------------------------- */
+static bool is_dataset_file(const char *name) {
     size_t n = strlen(name);
     return strcmp(name, "manifest.json") == 0 || strcmp(name, "tokenizer.json") == 0 ||
            (n > 4 && strcmp(name + n - 4, ".tok") == 0);
 }
 
-/* Removes the directory and the files of a data set in it; nothing else, so that a mistaken path can
- * never cost somebody's files. */
-static void dataset_remove(const char *dir)
-{
+/* Removes the directory and the files of a data set in it; nothing else, so that a mistaken path
+ * can never cost somebody's files. */
+static void dataset_remove(const char *dir) {
     DIR *d = opendir(dir);
     if (d == NULL) return;
     for (struct dirent *x; (x = readdir(d)) != NULL;)
@@ -210,16 +203,17 @@ static void dataset_remove(const char *dir)
 }
 
 /* *out_full: there is a data set that may be replaced. */
-static enum brg_status target_check(const struct pack *p, bool *out_full, struct err *e)
-{
+static enum brg_status target_check(const struct pack *p, bool *out_full, struct err *e) {
     struct stat st;
     *out_full = false;
     if (lstat(p->out, &st) != 0)
         return errno == ENOENT ? BRG_OK : os_errno(e, errno, "look at", p->out);
     DIR *d = S_ISDIR(st.st_mode) ? opendir(p->out) : NULL;
     if (d == NULL)
-        return err_set(e, BRG_E_EXISTS, "%.300s: is there and no directory that can be read; choose "
-                       "another --out", p->out);
+        return err_set(e, BRG_E_EXISTS,
+                       "%.300s: is there and no directory that can be read; choose "
+                       "another --out",
+                       p->out);
     bool manifest = false, files = false;
     char foreign[64] = "";
     for (struct dirent *x; (x = readdir(d)) != NULL;) {
@@ -231,17 +225,20 @@ static enum brg_status target_check(const struct pack *p, bool *out_full, struct
     closedir(d);
     if (!files) return BRG_OK;
     if (!manifest || foreign[0] != 0)
-        return err_set(e, BRG_E_EXISTS, "%.300s: holds files that are no data set (%s); choose "
-                       "another --out", p->out, foreign[0] != 0 ? foreign : "no manifest.json");
+        return err_set(e, BRG_E_EXISTS,
+                       "%.300s: holds files that are no data set (%s); choose "
+                       "another --out",
+                       p->out, foreign[0] != 0 ? foreign : "no manifest.json");
     if (!p->options->force)
-        return err_set(e, BRG_E_EXISTS, "%.300s: holds a data set; choose another --out, or replace "
-                       "it with --force", p->out);
+        return err_set(e, BRG_E_EXISTS,
+                       "%.300s: holds a data set; choose another --out, or replace "
+                       "it with --force",
+                       p->out);
     *out_full = true;
     return BRG_OK;
 }
 
-static enum brg_status partial_create(struct pack *p, struct err *e)
-{
+static enum brg_status partial_create(struct pack *p, struct err *e) {
     char copy[OS_PATH_MAX], id[ID_HEX_BYTES];
     memcpy(copy, p->out, sizeof copy);
     TRY(os_mkdirs(dirname(copy), e));
@@ -261,8 +258,7 @@ static enum brg_status partial_create(struct pack *p, struct err *e)
 }
 
 /* The last step. Afterwards p->partial is what is to be removed: nothing, or the old data set. */
-static enum brg_status target_replace(struct pack *p, struct err *e)
-{
+static enum brg_status target_replace(struct pack *p, struct err *e) {
     char copy[OS_PATH_MAX];
     bool full;
     TRY(os_fsync_dir(p->partial, e));
@@ -286,9 +282,9 @@ static enum brg_status target_replace(struct pack *p, struct err *e)
     return os_fsync_dir(dirname(copy), e);
 }
 
-/* ---- All of it ----------------------------------------------------------------------------------- */
-static enum brg_status options_check(const struct pack_options *o, struct err *e)
-{
+/* ---- All of it
+ * ----------------------------------------------------------------------------------- */
+static enum brg_status options_check(const struct pack_options *o, struct err *e) {
     if (o->out_dir == NULL || o->out_dir[0] == 0)
         return err_set(e, BRG_E_USAGE, "no target directory; name one with --out");
     if (strlen(o->out_dir) >= OS_PATH_MAX - 128)
@@ -308,8 +304,7 @@ static enum brg_status options_check(const struct pack_options *o, struct err *e
     return BRG_OK;
 }
 
-static enum brg_status pack_init(struct pack *p, struct err *e)
-{
+static enum brg_status pack_init(struct pack *p, struct err *e) {
     const struct pack_options *o = p->options;
     for (int h = 0; h < HALF_COUNT; h++) {
         p->half[h].fd = -1;
@@ -327,19 +322,20 @@ static enum brg_status pack_init(struct pack *p, struct err *e)
         TRY(tokenizer_load(o->tokenizer, &p->tokenizer, e));
     p->encoder = encoder_create(p->tokenizer, SIZE_MAX);
     uint32_t vocab = tokenizer_vocab(p->tokenizer);
-    p->manifest = (struct manifest){.seq_len = o->seq_len, .vocab = vocab,
+    p->manifest = (struct manifest){.seq_len = o->seq_len,
+                                    .vocab = vocab,
                                     .token_bytes = shard_token_bytes(vocab),
                                     .tokenizer_bytes = bytes,
                                     .tokenizer_hash = tokenizer_hash(p->tokenizer),
-                                    .order_seed = o->seed, .heldout_share = o->heldout_share};
+                                    .order_seed = o->seed,
+                                    .heldout_share = o->heldout_share};
     uint64_t sample_bytes = (uint64_t)o->seq_len * p->manifest.token_bytes;
     p->shard_samples_max = o->shard_samples_max > 0 ? o->shard_samples_max
                                                     : (SHARD_BYTES_DEFAULT - 1) / sample_bytes + 1;
     return BRG_OK;
 }
 
-static void pack_fini(struct pack *p)
-{
+static void pack_fini(struct pack *p) {
     for (int h = 0; h < HALF_COUNT; h++) {
         os_close_cleanup(&p->half[h].fd);
         buf_fini(&p->half[h].out);
@@ -353,8 +349,7 @@ static void pack_fini(struct pack *p)
     mem_free(p);
 }
 
-static enum brg_status pack_run(struct pack *p, struct err *e)
-{
+static enum brg_status pack_run(struct pack *p, struct err *e) {
     bool full;
     TRY(pack_init(p, e));
     TRY(target_check(p, &full, e));
@@ -364,8 +359,7 @@ static enum brg_status pack_run(struct pack *p, struct err *e)
     return target_replace(p, e);
 }
 
-enum brg_status data_pack(const struct pack_options *o, struct err *e)
-{
+enum brg_status data_pack(const struct pack_options *o, struct err *e) {
     struct pack *p = mem_alloc(1, sizeof *p);
     p->options = o;
     enum brg_status s = pack_run(p, e);

@@ -9,25 +9,21 @@
 static const uint8_t MAGIC[8] = {'B', 'R', 'G', 'T', 'O', 'K', '1', 0};
 static const char REMEDY[] = "copy the data set again, or make it anew with `beringia pack`";
 
-const char *shard_name(char out[SHARD_NAME_BYTES], enum half half, uint32_t index)
-{
+const char *shard_name(char out[SHARD_NAME_BYTES], enum half half, uint32_t index) {
     snprintf(out, SHARD_NAME_BYTES, "%s-%05u.tok", HALF_NAMES[half], index);
     return out;
 }
 
-uint32_t shard_token_bytes(uint32_t vocab)
-{
+uint32_t shard_token_bytes(uint32_t vocab) {
     return vocab <= UINT32_C(1) << 16 ? 2 : 4;
 }
 
-uint64_t shard_tokens(uint64_t samples, uint32_t seq_len)
-{
+uint64_t shard_tokens(uint64_t samples, uint32_t seq_len) {
     return samples == 0 ? 0 : samples * seq_len + 1;
 }
 
 void shard_head_encode(uint32_t token_bytes, uint64_t samples, uint64_t tokens,
-                       uint8_t out[SHARD_HEAD_BYTES])
-{
+                       uint8_t out[SHARD_HEAD_BYTES]) {
     memset(out, 0, SHARD_HEAD_BYTES);
     memcpy(out, MAGIC, sizeof MAGIC);
     put_le32(out + 8, token_bytes);
@@ -36,8 +32,7 @@ void shard_head_encode(uint32_t token_bytes, uint64_t samples, uint64_t tokens,
 }
 
 enum brg_status shard_check(const char *name, const void *data, size_t bytes,
-                            const struct manifest *m, uint64_t samples, struct err *e)
-{
+                            const struct manifest *m, uint64_t samples, struct err *e) {
     struct reader r = reader_of(data, bytes);
     const uint8_t *magic = get_bytes(&r, sizeof MAGIC);
     uint32_t token_bytes = get_u32(&r), reserved = get_u32(&r);
@@ -50,37 +45,44 @@ enum brg_status shard_check(const char *name, const void *data, size_t bytes,
         return err_set(e, BRG_E_SHARD, "%.300s: field magic: this is no token shard; %s", name,
                        REMEDY);
     if (token_bytes != m->token_bytes)
-        return err_set(e, BRG_E_SHARD, "%.300s: field token_bytes: is %u where the manifest says "
-                       "%u; %s", name, token_bytes, m->token_bytes, REMEDY);
+        return err_set(e, BRG_E_SHARD,
+                       "%.300s: field token_bytes: is %u where the manifest says "
+                       "%u; %s",
+                       name, token_bytes, m->token_bytes, REMEDY);
     bool clean = reserved == 0;
     for (int i = 0; i < 32; i++) clean = clean && zeros[i] == 0;
     if (!clean)
         return err_set(e, BRG_E_SHARD, "%.300s: field reserved: is not zero; %s", name, REMEDY);
     if (head_samples != samples)
-        return err_set(e, BRG_E_SHARD, "%.300s: field samples: is %llu where the manifest says "
-                       "%llu; %s", name, (unsigned long long)head_samples,
-                       (unsigned long long)samples, REMEDY);
+        return err_set(e, BRG_E_SHARD,
+                       "%.300s: field samples: is %llu where the manifest says "
+                       "%llu; %s",
+                       name, (unsigned long long)head_samples, (unsigned long long)samples, REMEDY);
     uint64_t want = shard_tokens(samples, m->seq_len); /* bounded by the manifest's checks */
     if (tokens != want)
-        return err_set(e, BRG_E_SHARD, "%.300s: field tokens: is %llu where %llu belong to its "
-                       "samples; %s", name, (unsigned long long)tokens, (unsigned long long)want,
-                       REMEDY);
+        return err_set(e, BRG_E_SHARD,
+                       "%.300s: field tokens: is %llu where %llu belong to its "
+                       "samples; %s",
+                       name, (unsigned long long)tokens, (unsigned long long)want, REMEDY);
     if (bytes != SHARD_HEAD_BYTES + want * m->token_bytes)
-        return err_set(e, BRG_E_SHARD, "%.300s: truncated or grown: %zu bytes where there should "
-                       "be %llu; %s", name, bytes,
-                       (unsigned long long)(SHARD_HEAD_BYTES + want * m->token_bytes), REMEDY);
+        return err_set(e, BRG_E_SHARD,
+                       "%.300s: truncated or grown: %zu bytes where there should "
+                       "be %llu; %s",
+                       name, bytes, (unsigned long long)(SHARD_HEAD_BYTES + want * m->token_bytes),
+                       REMEDY);
     return BRG_OK;
 }
 
 enum brg_status shard_verify(const char *name, const void *data, size_t bytes,
-                             const struct manifest *m, const struct hash *want, struct err *e)
-{
+                             const struct manifest *m, const struct hash *want, struct err *e) {
     struct hash have = hash_of(data, bytes);
     if (!hash_equal(&have, want)) {
         char hex[HASH_HEX_BYTES];
         hash_hex(&have, hex);
-        return err_set(e, BRG_E_SHARD, "%.300s: altered: its SHA-256 is %.16s..., not what the "
-                       "manifest says; %s", name, hex, REMEDY);
+        return err_set(e, BRG_E_SHARD,
+                       "%.300s: altered: its SHA-256 is %.16s..., not what the "
+                       "manifest says; %s",
+                       name, hex, REMEDY);
     }
     const uint8_t *p = (const uint8_t *)data + SHARD_HEAD_BYTES;
     uint64_t tokens = (bytes - SHARD_HEAD_BYTES) / m->token_bytes;
@@ -88,8 +90,10 @@ enum brg_status shard_verify(const char *name, const void *data, size_t bytes,
         uint32_t id = m->token_bytes == 2 ? (uint32_t)p[2 * i] | (uint32_t)p[2 * i + 1] << 8
                                           : get_le32(p + 4 * i);
         if (id >= m->vocab)
-            return err_set(e, BRG_E_SHARD, "%.300s: token %llu: id %u is not below the vocabulary's "
-                           "%u; %s", name, (unsigned long long)i, id, m->vocab, REMEDY);
+            return err_set(e, BRG_E_SHARD,
+                           "%.300s: token %llu: id %u is not below the vocabulary's "
+                           "%u; %s",
+                           name, (unsigned long long)i, id, m->vocab, REMEDY);
     }
     return BRG_OK;
 }

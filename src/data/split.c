@@ -11,8 +11,9 @@
 
 #include "data/tokenizer.h"
 
-/* \s is White_Space and classes are Unicode's (PCRE2_UCP), as in the Rust crates these patterns were
- * written for. The last four alternatives together take any character, so no text is skipped. */
+/* \s is White_Space and classes are Unicode's (PCRE2_UCP), as in the Rust crates these patterns
+ * were written for. The last four alternatives together take any character, so no text is skipped.
+ * */
 static const struct {
     const char *name, *pattern;
 } PATTERNS[] = {
@@ -20,15 +21,13 @@ static const struct {
               " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
 };
 
-const char *split_pattern(const char *name)
-{
+const char *split_pattern(const char *name) {
     for (size_t i = 0; i < ARRAY_COUNT(PATTERNS); i++)
         if (strcmp(PATTERNS[i].name, name) == 0) return PATTERNS[i].pattern;
     return NULL;
 }
 
-const char *split_name(const char *pattern, size_t bytes)
-{
+const char *split_name(const char *pattern, size_t bytes) {
     for (size_t i = 0; i < ARRAY_COUNT(PATTERNS); i++)
         if (strlen(PATTERNS[i].pattern) == bytes &&
             memcmp(PATTERNS[i].pattern, pattern, bytes) == 0)
@@ -41,8 +40,7 @@ struct splitter {
     bool jit;
 };
 
-struct splitter *splitter_create(const char *name)
-{
+struct splitter *splitter_create(const char *name) {
     const char *pattern = split_pattern(name);
     CHECK(pattern != NULL);
     struct splitter *s = mem_alloc(1, sizeof *s);
@@ -55,16 +53,14 @@ struct splitter *splitter_create(const char *name)
     return s;
 }
 
-void splitter_destroy(struct splitter *s)
-{
+void splitter_destroy(struct splitter *s) {
     if (s == NULL) return;
     pcre2_code_free(s->code);
     mem_free(s);
 }
 
 /* Length of the well-formed character at p, 0 where there is none. */
-static size_t utf8_char(const uint8_t *p, size_t n)
-{
+static size_t utf8_char(const uint8_t *p, size_t n) {
     if (p[0] < 0x80) return 1;
     if (p[0] < 0xc2) return 0;
     if (p[0] < 0xe0) return n >= 2 && (p[1] & 0xc0) == 0x80 ? 2 : 0;
@@ -81,8 +77,7 @@ static size_t utf8_char(const uint8_t *p, size_t n)
     return 4;
 }
 
-size_t utf8_prefix(const char *text, size_t bytes)
-{
+size_t utf8_prefix(const char *text, size_t bytes) {
     const uint8_t *p = (const uint8_t *)text;
     size_t i = 0;
     while (i < bytes) {
@@ -100,21 +95,18 @@ size_t utf8_prefix(const char *text, size_t bytes)
     return i;
 }
 
-void words_init(struct words *w, const struct splitter *s)
-{
+void words_init(struct words *w, const struct splitter *s) {
     *w = (struct words){.splitter = s};
     w->match = pcre2_match_data_create(2, NULL);
     CHECK(w->match != NULL);
 }
 
-void words_fini(struct words *w)
-{
+void words_fini(struct words *w) {
     if (w->match != NULL) pcre2_match_data_free(w->match);
     *w = (struct words){0};
 }
 
-void words_start(struct words *w, const char *text, size_t bytes)
-{
+void words_start(struct words *w, const char *text, size_t bytes) {
     w->text = text;
     w->bytes = bytes;
     w->at = 0;
@@ -122,8 +114,7 @@ void words_start(struct words *w, const char *text, size_t bytes)
 }
 
 /* The run of bytes at w->at that are no UTF-8. */
-static size_t words_stray(struct words *w)
-{
+static size_t words_stray(struct words *w) {
     const uint8_t *p = (const uint8_t *)w->text;
     size_t end = w->at;
     do end++;
@@ -132,8 +123,7 @@ static size_t words_stray(struct words *w)
     return end;
 }
 
-bool words_next(struct words *w, const char **out, size_t *out_bytes)
-{
+bool words_next(struct words *w, const char **out, size_t *out_bytes) {
     if (w->at == w->bytes) return false;
     size_t start = w->at, end;
     if (start == w->run_end) {
@@ -143,8 +133,8 @@ bool words_next(struct words *w, const char **out, size_t *out_bytes)
         PCRE2_SPTR text = (PCRE2_SPTR)w->text;
         int n = s->jit ? pcre2_jit_match(s->code, text, w->run_end, start, PCRE2_NO_UTF_CHECK,
                                          w->match, NULL)
-                       : pcre2_match(s->code, text, w->run_end, start, PCRE2_NO_UTF_CHECK,
-                                     w->match, NULL);
+                       : pcre2_match(s->code, text, w->run_end, start, PCRE2_NO_UTF_CHECK, w->match,
+                                     NULL);
         const PCRE2_SIZE *found = pcre2_get_ovector_pointer(w->match);
         /* A limit of PCRE2's (never seen) makes the rest of the run one word: still all bytes. */
         if (n < 0)

@@ -2,20 +2,22 @@
 /* tokenizer.c - text <-> ids.
  *
  * Two kinds. "bytes": id = byte, 256 ends a text; nothing to learn, nothing to load. "bpe":
- * byte-level byte pair encoding: text is split into words by a pattern (split.c), the bytes of a word
- * become ids, and neighbours are joined by the learned merges, lowest rank first.
+ * byte-level byte pair encoding: text is split into words by a pattern (split.c), the bytes of a
+ * word become ids, and neighbours are joined by the learned merges, lowest rank first.
  *
  * Encode never makes the end-of-text id, whatever the text says: what ends a document is decided by
  * whoever cuts the documents, not by their content.
  *
  * Speed: English repeats its words, so most words come from a cache: one table of 64-byte entries,
- * addressed by the word's hash, a newer word simply replacing an older one. It needs no bookkeeping,
- * has a fixed size, and is right by construction because an entry holds the whole word.
+ * addressed by the word's hash, a newer word simply replacing an older one. It needs no
+ * bookkeeping, has a fixed size, and is right by construction because an entry holds the whole
+ * word.
+ *
+ * The hash covers everything that encode depends on, and no formatting of a file.
  *
  * Invariants
  *   (D4) decode(encode(x)) = x for every sequence of bytes x.
- *   (D5) Every id that encode gives is below vocab and is not the end of text.
- *   (D6) The hash covers everything that encode depends on, and nothing else (no file formatting). */
+ *   (D5) Every id that encode gives is below vocab and is not the end of text. */
 #include "data/tokenizer.h"
 
 enum {
@@ -23,27 +25,26 @@ enum {
     CACHE_IDS = 8,
     CACHE_BITS_MAX = 15,
     CACHE_BITS_MIN = 8,
-    /* A "word" without an end (a gigabyte of one letter) is cut here, to bound the merge's memory. */
+    /* A "word" without an end (a gigabyte of one letter) is cut here, to bound the merge's memory.
+     * */
     WORD_BYTES_MAX = 1 << 20
 };
 
-/* ---- A set of byte strings ---------------------------------------------------------------------- */
-static const uint8_t *string_at(const struct string_set *s, uint32_t i, size_t *out_bytes)
-{
+/* ---- A set of byte strings
+ * ---------------------------------------------------------------------- */
+static const uint8_t *string_at(const struct string_set *s, uint32_t i, size_t *out_bytes) {
     *out_bytes = (size_t)(s->at[i + 1] - s->at[i]);
     return s->text.data + s->at[i];
 }
 
-void string_set_init(struct string_set *s, size_t text_bytes_max)
-{
+void string_set_init(struct string_set *s, size_t text_bytes_max) {
     *s = (struct string_set){.bits = 10, .count_cap = 512};
     s->slots = mem_alloc((size_t)1 << s->bits, sizeof *s->slots);
     s->at = mem_alloc(s->count_cap + 1, sizeof *s->at);
     buf_init(&s->text, text_bytes_max);
 }
 
-void string_set_fini(struct string_set *s)
-{
+void string_set_fini(struct string_set *s) {
     mem_free(s->slots);
     mem_free(s->at);
     buf_fini(&s->text);
@@ -51,8 +52,7 @@ void string_set_fini(struct string_set *s)
 }
 
 /* The slot where the string is or would be. */
-static uint32_t *string_slot(const struct string_set *s, const void *data, size_t n)
-{
+static uint32_t *string_slot(const struct string_set *s, const void *data, size_t n) {
     uint64_t mask = (UINT64_C(1) << s->bits) - 1;
     for (uint64_t i = bytes_hash(data, n) & mask;; i = (i + 1) & mask) {
         uint32_t *slot = &s->slots[i];
@@ -63,14 +63,12 @@ static uint32_t *string_slot(const struct string_set *s, const void *data, size_
     }
 }
 
-uint32_t string_set_find(const struct string_set *s, const void *data, size_t n)
-{
+uint32_t string_set_find(const struct string_set *s, const void *data, size_t n) {
     uint32_t v = *string_slot(s, data, n);
     return v == 0 ? TOKEN_NONE : v - 1;
 }
 
-static void string_set_grow(struct string_set *s)
-{
+static void string_set_grow(struct string_set *s) {
     uint32_t cap = s->count_cap * 2;
     s->at = mem_grow(s->at, s->count_cap + 1, cap + 1, sizeof *s->at);
     s->count_cap = cap;
@@ -84,8 +82,7 @@ static void string_set_grow(struct string_set *s)
     }
 }
 
-uint32_t string_set_add(struct string_set *s, const void *data, size_t n)
-{
+uint32_t string_set_add(struct string_set *s, const void *data, size_t n) {
     uint32_t *slot = string_slot(s, data, n);
     if (*slot != 0) return *slot - 1;
     if (s->count == s->count_cap) {
@@ -99,9 +96,9 @@ uint32_t string_set_add(struct string_set *s, const void *data, size_t n)
     return s->count - 1;
 }
 
-/* ---- Making ------------------------------------------------------------------------------------- */
-struct tokenizer *tokenizer_bytes(void)
-{
+/* ---- Making
+ * ------------------------------------------------------------------------------------- */
+struct tokenizer *tokenizer_bytes(void) {
     struct tokenizer *t = mem_alloc(1, sizeof *t);
     t->bytes_kind = true;
     t->vocab = TOKENIZER_BYTES_VOCAB;
@@ -111,15 +108,13 @@ struct tokenizer *tokenizer_bytes(void)
     return t;
 }
 
-static void hash_u32(struct hasher *h, uint32_t v)
-{
+static void hash_u32(struct hasher *h, uint32_t v) {
     uint8_t p[4];
     put_le32(p, v);
     hasher_update(h, p, sizeof p);
 }
 
-static struct hash content_hash(const struct tokenizer *t)
-{
+static struct hash content_hash(const struct tokenizer *t) {
     static const char start[] = "beringia tokenizer 1 bpe";
     struct hasher h;
     hasher_init(&h);
@@ -147,8 +142,7 @@ static struct hash content_hash(const struct tokenizer *t)
 enum brg_status tokenizer_create(const char *pattern_name, uint32_t vocab, uint32_t eot,
                                  const uint32_t byte_id[256], uint32_t *token_at,
                                  struct buf *token_text, struct merge *merges,
-                                 uint32_t merges_count, struct tokenizer **out, struct err *e)
-{
+                                 uint32_t merges_count, struct tokenizer **out, struct err *e) {
     struct tokenizer *t = mem_alloc(1, sizeof *t);
     t->vocab = vocab;
     t->eot = eot;
@@ -173,8 +167,7 @@ enum brg_status tokenizer_create(const char *pattern_name, uint32_t vocab, uint3
     return BRG_OK;
 }
 
-void tokenizer_free(struct tokenizer *t)
-{
+void tokenizer_free(struct tokenizer *t) {
     if (t == NULL) return;
     splitter_destroy(t->splitter);
     mem_free(t->token_at);
@@ -184,33 +177,29 @@ void tokenizer_free(struct tokenizer *t)
     mem_free(t);
 }
 
-uint32_t tokenizer_vocab(const struct tokenizer *t)
-{
+uint32_t tokenizer_vocab(const struct tokenizer *t) {
     return t->vocab;
 }
 
-uint32_t tokenizer_eot(const struct tokenizer *t)
-{
+uint32_t tokenizer_eot(const struct tokenizer *t) {
     return t->eot;
 }
 
-const char *tokenizer_kind(const struct tokenizer *t)
-{
+const char *tokenizer_kind(const struct tokenizer *t) {
     return t->bytes_kind ? "bytes" : "bpe";
 }
 
-struct hash tokenizer_hash(const struct tokenizer *t)
-{
+struct hash tokenizer_hash(const struct tokenizer *t) {
     return t->hash;
 }
 
-uint32_t tokenizer_text_bytes(const struct tokenizer *t, uint32_t id)
-{
+uint32_t tokenizer_text_bytes(const struct tokenizer *t, uint32_t id) {
     if (id == t->eot) return 0;
     return t->bytes_kind ? 1 : t->token_at[id + 1] - t->token_at[id];
 }
 
-/* ---- Encode ------------------------------------------------------------------------------------- */
+/* ---- Encode
+ * ------------------------------------------------------------------------------------- */
 struct cached {
     uint8_t bytes_count, ids_count; /* 0: free */
     char word[CACHE_WORD_BYTES];
@@ -226,8 +215,7 @@ struct encoder {
     size_t ids_cap;
 };
 
-struct encoder *encoder_create(const struct tokenizer *t, size_t text_bytes_expected)
-{
+struct encoder *encoder_create(const struct tokenizer *t, size_t text_bytes_expected) {
     struct encoder *n = mem_alloc(1, sizeof *n);
     n->t = t;
     if (t->bytes_kind) return n;
@@ -239,8 +227,7 @@ struct encoder *encoder_create(const struct tokenizer *t, size_t text_bytes_expe
     return n;
 }
 
-void encoder_destroy(struct encoder *n)
-{
+void encoder_destroy(struct encoder *n) {
     if (n == NULL) return;
     words_fini(&n->words);
     mem_free(n->cache);
@@ -248,8 +235,7 @@ void encoder_destroy(struct encoder *n)
     mem_free(n);
 }
 
-static void ids_put(struct buf *out, const uint32_t *ids, size_t count)
-{
+static void ids_put(struct buf *out, const uint32_t *ids, size_t count) {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     buf_put(out, ids, count * sizeof *ids);
 #else
@@ -257,8 +243,7 @@ static void ids_put(struct buf *out, const uint32_t *ids, size_t count)
 #endif
 }
 
-static void encode_word(struct encoder *n, const char *word, size_t bytes, struct buf *out_ids)
-{
+static void encode_word(struct encoder *n, const char *word, size_t bytes, struct buf *out_ids) {
     struct cached *c = NULL;
     if (bytes <= CACHE_WORD_BYTES) {
         c = &n->cache[bytes_hash(word, bytes) >> (64 - n->cache_bits)];
@@ -273,7 +258,12 @@ static void encode_word(struct encoder *n, const char *word, size_t bytes, struc
         n->ids = mem_alloc(n->ids_cap, sizeof *n->ids);
     }
     for (size_t i = 0; i < bytes; i++) n->ids[i] = n->t->byte_id[(uint8_t)word[i]];
-    size_t count = tokenizer_merge(n->t, n->ids, bytes);
+    size_t count = tokenizer_merge(n->t, n->ids, bytes), covered = 0;
+    for (size_t i = 0; i < count; i++) {
+        CHECK(n->ids[i] < n->t->vocab);                   /* D5 */
+        covered += tokenizer_text_bytes(n->t, n->ids[i]); /* 0 for the end of text */
+    }
+    CHECK(covered == bytes); /* D4 */
     ids_put(out_ids, n->ids, count);
     if (c != NULL && count <= CACHE_IDS) {
         c->bytes_count = (uint8_t)bytes;
@@ -284,8 +274,7 @@ static void encode_word(struct encoder *n, const char *word, size_t bytes, struc
 }
 
 enum brg_status encoder_run(struct encoder *n, const char *text, size_t bytes, struct buf *out_ids,
-                            struct err *e)
-{
+                            struct err *e) {
     if (n->t->bytes_kind) {
         for (size_t i = 0; i < bytes; i++) buf_u32(out_ids, (uint8_t)text[i]);
     } else {
@@ -293,20 +282,22 @@ enum brg_status encoder_run(struct encoder *n, const char *text, size_t bytes, s
         size_t word_bytes;
         words_start(&n->words, text, bytes);
         while (words_next(&n->words, &word, &word_bytes)) {
-            for (; word_bytes > WORD_BYTES_MAX; word += WORD_BYTES_MAX, word_bytes -= WORD_BYTES_MAX)
+            for (; word_bytes > WORD_BYTES_MAX;
+                 word += WORD_BYTES_MAX, word_bytes -= WORD_BYTES_MAX)
                 encode_word(n, word, WORD_BYTES_MAX, out_ids);
             encode_word(n, word, word_bytes, out_ids);
         }
     }
     if (out_ids->overflow)
-        return err_set(e, BRG_E_LIMIT, "the ids of a text of %zu bytes need more than %zu bytes of "
-                       "memory; cut the text into smaller documents", bytes, out_ids->bytes_max);
+        return err_set(e, BRG_E_LIMIT,
+                       "the ids of a text of %zu bytes need more than %zu bytes of "
+                       "memory; cut the text into smaller documents",
+                       bytes, out_ids->bytes_max);
     return BRG_OK;
 }
 
 enum brg_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes,
-                                 struct buf *out_ids, struct err *e)
-{
+                                 struct buf *out_ids, struct err *e) {
     struct encoder *n = encoder_create(t, bytes);
     enum brg_status s = encoder_run(n, text, bytes, out_ids, e);
     encoder_destroy(n);
@@ -314,12 +305,13 @@ enum brg_status tokenizer_encode(const struct tokenizer *t, const char *text, si
 }
 
 enum brg_status tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count,
-                                 struct buf *out_text, struct err *e)
-{
+                                 struct buf *out_text, struct err *e) {
     for (size_t i = 0; i < count; i++) {
         if (ids[i] >= t->vocab)
-            return err_set(e, BRG_E_TOKENIZER, "id %u is not below the vocabulary's size %u; these "
-                           "ids were made with another tokenizer", ids[i], t->vocab);
+            return err_set(e, BRG_E_TOKENIZER,
+                           "id %u is not below the vocabulary's size %u; these "
+                           "ids were made with another tokenizer",
+                           ids[i], t->vocab);
         if (ids[i] == t->eot) {
             buf_put(out_text, TOKENIZER_EOT_TEXT, strlen(TOKENIZER_EOT_TEXT));
         } else if (t->bytes_kind) {
@@ -331,7 +323,9 @@ enum brg_status tokenizer_decode(const struct tokenizer *t, const uint32_t *ids,
         }
     }
     if (out_text->overflow)
-        return err_set(e, BRG_E_LIMIT, "the text of %zu ids is longer than %zu bytes; decode fewer "
-                       "ids at a time", count, out_text->bytes_max);
+        return err_set(e, BRG_E_LIMIT,
+                       "the text of %zu ids is longer than %zu bytes; decode fewer "
+                       "ids at a time",
+                       count, out_text->bytes_max);
     return BRG_OK;
 }

@@ -22,10 +22,11 @@ enum {
 #define TOKENIZER_EOT_TEXT "<|endoftext|>"
 #define TOKEN_NONE UINT32_MAX
 
-/* ---- Splitting --------------------------------------------------------------------------------- */
+/* ---- Splitting ---------------------------------------------------------------------------------
+ * */
 /* The patterns that are understood, by name; only "qwen2" so far. */
-const char *split_pattern(const char *name);                /* NULL where unknown */
-const char *split_name(const char *pattern, size_t bytes);  /* the other way; NULL where unknown */
+const char *split_pattern(const char *name);               /* NULL where unknown */
+const char *split_name(const char *pattern, size_t bytes); /* the other way; NULL where unknown */
 
 struct splitter; /* a compiled pattern; may be shared by threads */
 struct splitter *splitter_create(const char *name);
@@ -35,10 +36,10 @@ void splitter_destroy(struct splitter *s);
  * that are no UTF-8 come as words of their own, one a maximal run. */
 struct words {
     const struct splitter *splitter;
-    void *match;             /* pcre2_match_data */
-    const char *text;        /* borrowed */
+    void *match;      /* pcre2_match_data */
+    const char *text; /* borrowed */
     size_t bytes, at;
-    size_t run_end;          /* up to here the text is valid UTF-8 */
+    size_t run_end; /* up to here the text is valid UTF-8 */
 };
 void words_init(struct words *w, const struct splitter *s);
 void words_start(struct words *w, const char *text, size_t bytes);
@@ -47,7 +48,8 @@ void words_fini(struct words *w);
 /* Length of the longest prefix that is well-formed UTF-8 (as PCRE2 wants it). */
 size_t utf8_prefix(const char *text, size_t bytes);
 
-/* ---- Tables ------------------------------------------------------------------------------------ */
+/* ---- Tables ------------------------------------------------------------------------------------
+ * */
 struct merge {
     uint32_t left, right, id;
 };
@@ -65,8 +67,7 @@ void pair_table_init(struct pair_table *p, size_t pairs_max);
 bool pair_table_put(struct pair_table *p, uint32_t left, uint32_t right, uint32_t rank,
                     uint32_t id); /* false where the pair is there already */
 static inline const struct pair_slot *pair_table_find(const struct pair_table *p, uint32_t left,
-                                                      uint32_t right)
-{
+                                                      uint32_t right) {
     uint64_t key = (uint64_t)left << 32 | right;
     uint64_t mask = (UINT64_C(1) << p->bits) - 1;
     for (uint64_t i = (key * UINT64_C(0x9e3779b97f4a7c15)) >> (64 - p->bits);; i = (i + 1) & mask) {
@@ -89,15 +90,15 @@ struct tokenizer {
     struct pair_table pairs;
     struct hash hash;
 };
-/* Takes merges and the content of *token_text and token_at; byte_id is copied. Builds tables and hash. */
+/* Takes merges and the content of *token_text and token_at; byte_id is copied. Builds tables and
+ * hash. */
 enum brg_status tokenizer_create(const char *pattern_name, uint32_t vocab, uint32_t eot,
                                  const uint32_t byte_id[256], uint32_t *token_at,
                                  struct buf *token_text, struct merge *merges,
-                                 uint32_t merges_count, struct tokenizer **out,
-                                 struct err *e) MUST_USE;
+                                 uint32_t merges_count, struct tokenizer **out, struct err *e)
+    MUST_USE;
 static inline const uint8_t *tokenizer_token(const struct tokenizer *t, uint32_t id,
-                                             size_t *out_bytes)
-{
+                                             size_t *out_bytes) {
     *out_bytes = t->token_at[id + 1] - t->token_at[id];
     return t->token_text.data + t->token_at[id];
 }
@@ -116,15 +117,16 @@ enum brg_status encoder_run(struct encoder *n, const char *text, size_t bytes, s
                             struct err *e) MUST_USE;
 void encoder_destroy(struct encoder *n);
 
-/* ---- JSON -------------------------------------------------------------------------------------- */
+/* ---- JSON --------------------------------------------------------------------------------------
+ * */
 /* name stands in error texts. */
 enum brg_status tokenizer_parse(const char *name, const void *json, size_t bytes,
                                 struct tokenizer **out, struct err *e) MUST_USE;
 enum brg_status tokenizer_write(const struct tokenizer *t, struct buf *out, struct err *e) MUST_USE;
 
-/* ---- A set of byte strings, numbered in the order they came ------------------------------------- */
-static inline uint64_t bytes_hash(const void *data, size_t n)
-{
+/* ---- A set of byte strings, numbered in the order they came
+ * ------------------------------------- */
+static inline uint64_t bytes_hash(const void *data, size_t n) {
     const uint8_t *p = data;
     uint64_t h = n * UINT64_C(0x9e3779b97f4a7c15), x;
     for (; n >= 8; p += 8, n -= 8) {
@@ -140,12 +142,13 @@ static inline uint64_t bytes_hash(const void *data, size_t n)
 struct string_set {
     uint32_t *slots; /* index + 1; 0 where free */
     uint32_t bits, count, count_cap;
-    uint64_t *at;    /* [count_cap + 1] offsets into text */
+    uint64_t *at; /* [count_cap + 1] offsets into text */
     struct buf text;
 };
 void string_set_init(struct string_set *s, size_t text_bytes_max);
 void string_set_fini(struct string_set *s);
-uint32_t string_set_find(const struct string_set *s, const void *data, size_t n); /* or TOKEN_NONE */
+uint32_t string_set_find(const struct string_set *s, const void *data,
+                         size_t n);                                        /* or TOKEN_NONE */
 uint32_t string_set_add(struct string_set *s, const void *data, size_t n); /* finds or adds */
 
 #endif

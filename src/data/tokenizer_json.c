@@ -2,12 +2,13 @@
 /* tokenizer_json.c - tokenizer.json, the form of Hugging Face's tokenizers, both ways.
  *
  * What is read is what is understood in full: a byte-level BPE model without options, one of the
- * patterns of split.c, no normalizer, and <|endoftext|> as the only added token. Anything else would
- * give other ids than its authors meant, silently, and is refused by name instead. More is added here
+ * patterns of split.c, no normalizer, and <|endoftext|> as the only added token. Anything else
+ * would give other ids than its authors meant, silently, and is refused by name instead. More is
+ * added here
  * (and in split.c), field by field.
  *
- * Vocabulary entries are written in GPT-2's alphabet: each byte is one printable character, the byte
- * itself where that is printable in Latin-1, else the next free one from U+0100 on. */
+ * Vocabulary entries are written in GPT-2's alphabet: each byte is one printable character, the
+ * byte itself where that is printable in Latin-1, else the next free one from U+0100 on. */
 #include "data/json.h"
 #include "data/tokenizer.h"
 
@@ -15,14 +16,14 @@
 
 static const char REMEDY[] = "use a byte-level BPE file as `beringia tokenizer train` writes it";
 
-/* ---- The alphabet -------------------------------------------------------------------------------- */
+/* ---- The alphabet
+ * -------------------------------------------------------------------------------- */
 struct alphabet {
     uint16_t of_byte[256];
     int16_t of_char[0x144]; /* -1 where it is no letter of the alphabet */
 };
 
-static void alphabet_init(struct alphabet *a)
-{
+static void alphabet_init(struct alphabet *a) {
     for (size_t i = 0; i < ARRAY_COUNT(a->of_char); i++) a->of_char[i] = -1;
     uint16_t next = 0x100;
     for (int b = 0; b < 256; b++) {
@@ -33,8 +34,7 @@ static void alphabet_init(struct alphabet *a)
     CHECK(next == ARRAY_COUNT(a->of_char));
 }
 
-static void alphabet_put(const struct alphabet *a, const uint8_t *p, size_t n, struct buf *out)
-{
+static void alphabet_put(const struct alphabet *a, const uint8_t *p, size_t n, struct buf *out) {
     for (size_t i = 0; i < n; i++) {
         uint16_t c = a->of_byte[p[i]];
         if (c < 0x80) {
@@ -48,8 +48,7 @@ static void alphabet_put(const struct alphabet *a, const uint8_t *p, size_t n, s
 
 /* Gives the number of bytes; -1 where a character is not of the alphabet or text is too long. */
 static int alphabet_get(const struct alphabet *a, const char *text, size_t n,
-                        uint8_t out[TOKENIZER_TOKEN_BYTES_MAX])
-{
+                        uint8_t out[TOKENIZER_TOKEN_BYTES_MAX]) {
     int count = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t c = (uint8_t)text[i];
@@ -64,17 +63,16 @@ static int alphabet_get(const struct alphabet *a, const char *text, size_t n,
     return count;
 }
 
-/* ---- Reading ------------------------------------------------------------------------------------- */
+/* ---- Reading
+ * ------------------------------------------------------------------------------------- */
 /* A field that is absent, null, false or "" counts as not set. */
-static bool unset(const json_t *v)
-{
+static bool unset(const json_t *v) {
     return v == NULL || json_is_null(v) || json_is_false(v) ||
            (json_is_string(v) && json_string_length(v) == 0);
 }
 
 static enum brg_status want_unset(const struct json_place *w, const char *path, const json_t *o,
-                                  const char *const *fields)
-{
+                                  const char *const *fields) {
     for (; *fields != NULL; fields++)
         if (!unset(json_object_get(o, *fields)))
             return json_bad(w, path, *fields, "is set, and not supported");
@@ -82,8 +80,7 @@ static enum brg_status want_unset(const struct json_place *w, const char *path, 
 }
 
 static enum brg_status want_type(const struct json_place *w, const char *path, const json_t *o,
-                                 const char *type)
-{
+                                 const char *type) {
     const char *have;
     TRY(json_get_text(w, path, o, "type", &have));
     if (strcmp(have, type) != 0)
@@ -92,8 +89,7 @@ static enum brg_status want_type(const struct json_place *w, const char *path, c
 }
 
 static enum brg_status read_byte_level(const struct json_place *w, const char *path,
-                                       const json_t *o)
-{
+                                       const json_t *o) {
     static const char *const KNOWN[] = {"type", "add_prefix_space", "trim_offsets", "use_regex",
                                         NULL};
     static const char *const UNSET[] = {"add_prefix_space", "use_regex", NULL};
@@ -104,8 +100,7 @@ static enum brg_status read_byte_level(const struct json_place *w, const char *p
 }
 
 static enum brg_status read_pattern(const struct json_place *w, const json_t *root,
-                                    const char **out)
-{
+                                    const char **out) {
     static const char *const KNOWN[] = {"type", "pattern", "behavior", "invert", NULL};
     static const char *const UNSET[] = {"invert", NULL};
     static const char PATH[] = "pre_tokenizer.pretokenizers[0]";
@@ -124,8 +119,7 @@ static enum brg_status read_pattern(const struct json_place *w, const json_t *ro
     TRY(json_known(w, PATH, split, KNOWN));
     TRY(want_unset(w, PATH, split, UNSET));
     TRY(json_get_text(w, PATH, split, "behavior", &text));
-    if (strcmp(text, "Isolated") != 0)
-        return json_bad(w, PATH, "behavior", "is not \"Isolated\"");
+    if (strcmp(text, "Isolated") != 0) return json_bad(w, PATH, "behavior", "is not \"Isolated\"");
     TRY(json_get(w, PATH, split, "pattern", JSON_OBJECT, &pattern));
     TRY(json_get_text(w, PATH, pattern, "Regex", &text));
     *out = split_name(text, strlen(text));
@@ -133,10 +127,10 @@ static enum brg_status read_pattern(const struct json_place *w, const json_t *ro
     return read_byte_level(w, "pre_tokenizer.pretokenizers[1]", json_array_get(list, 1));
 }
 
-static enum brg_status read_added(const struct json_place *w, const json_t *root, uint64_t *out_eot)
-{
-    static const char *const KNOWN[] = {"id", "content", "single_word", "lstrip", "rstrip",
-                                        "normalized", "special", NULL};
+static enum brg_status read_added(const struct json_place *w, const json_t *root,
+                                  uint64_t *out_eot) {
+    static const char *const KNOWN[] = {"id",     "content",    "single_word", "lstrip",
+                                        "rstrip", "normalized", "special",     NULL};
     static const char *const UNSET[] = {"single_word", "lstrip", "rstrip", NULL};
     static const char PATH[] = "added_tokens[0]";
     json_t *list;
@@ -144,8 +138,9 @@ static enum brg_status read_added(const struct json_place *w, const json_t *root
     TRY(json_get(w, "", root, "added_tokens", JSON_ARRAY, &list));
     const json_t *o = json_array_get(list, 0);
     if (json_array_size(list) != 1 || !json_is_object(o))
-        return json_bad(w, "", "added_tokens", "holds %zu tokens where exactly one, "
-                        TOKENIZER_EOT_TEXT ", is supported", json_array_size(list));
+        return json_bad(w, "", "added_tokens",
+                        "holds %zu tokens where exactly one, " TOKENIZER_EOT_TEXT ", is supported",
+                        json_array_size(list));
     TRY(json_known(w, PATH, o, KNOWN));
     TRY(want_unset(w, PATH, o, UNSET));
     TRY(json_get_text(w, PATH, o, "content", &content));
@@ -156,7 +151,8 @@ static enum brg_status read_added(const struct json_place *w, const json_t *root
     return json_get_u64(w, PATH, o, "id", TOKENIZER_VOCAB_MAX - 1, out_eot);
 }
 
-/* What a vocabulary is read into. names: entries as bytes, numbered as they came; ids: their ids. */
+/* What a vocabulary is read into. names: entries as bytes, numbered as they came; ids: their ids.
+ * */
 struct vocab {
     struct alphabet alphabet;
     struct string_set names;
@@ -165,15 +161,13 @@ struct vocab {
     uint32_t eot;
 };
 
-static void vocab_fini(struct vocab *v)
-{
+static void vocab_fini(struct vocab *v) {
     string_set_fini(&v->names);
     mem_free(v->ids);
     mem_free(v->name_of);
 }
 
-static enum brg_status read_vocab(const struct json_place *w, json_t *object, struct vocab *v)
-{
+static enum brg_status read_vocab(const struct json_place *w, json_t *object, struct vocab *v) {
     uint8_t bytes[TOKENIZER_TOKEN_BYTES_MAX];
     char field[32];
     size_t entries = json_object_size(object);
@@ -182,8 +176,10 @@ static enum brg_status read_vocab(const struct json_place *w, json_t *object, st
                         entries, TOKENIZER_VOCAB_MAX - 1);
     v->count = (uint32_t)entries + 1;
     if (v->eot != entries)
-        return json_bad(w, "added_tokens[0]", "id", "is %u where the end of the vocabulary, %zu, is "
-                        "supported", v->eot, entries);
+        return json_bad(w, "added_tokens[0]", "id",
+                        "is %u where the end of the vocabulary, %zu, is "
+                        "supported",
+                        v->eot, entries);
     v->ids = mem_alloc(v->count, sizeof *v->ids);
     v->name_of = mem_alloc(v->count, sizeof *v->name_of);
     memset(v->name_of, 0xff, v->count * sizeof *v->name_of);
@@ -210,8 +206,7 @@ static enum brg_status read_vocab(const struct json_place *w, json_t *object, st
 
 /* "a b" or ["a", "b"] */
 static bool merge_halves(const json_t *m, const char **a, size_t *a_bytes, const char **b,
-                         size_t *b_bytes)
-{
+                         size_t *b_bytes) {
     if (json_is_array(m)) {
         const json_t *x = json_array_get(m, 0), *y = json_array_get(m, 1);
         if (json_array_size(m) != 2 || !json_is_string(x) || !json_is_string(y)) return false;
@@ -232,8 +227,7 @@ static bool merge_halves(const json_t *m, const char **a, size_t *a_bytes, const
 }
 
 static enum brg_status read_merges(const struct json_place *w, const json_t *list,
-                                   const struct vocab *v, struct merge *out)
-{
+                                   const struct vocab *v, struct merge *out) {
     uint8_t joined[2 * TOKENIZER_TOKEN_BYTES_MAX];
     char field[32];
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -256,10 +250,8 @@ static enum brg_status read_merges(const struct json_place *w, const json_t *lis
 }
 
 /* Tables by id out of what was read. */
-static enum brg_status build(const struct json_place *w, const struct vocab *v,
-                             const char *pattern, struct merge **merges, uint32_t merges_count,
-                             struct tokenizer **out)
-{
+static enum brg_status build(const struct json_place *w, const struct vocab *v, const char *pattern,
+                             struct merge **merges, uint32_t merges_count, struct tokenizer **out) {
     uint32_t byte_id[256];
     for (uint32_t b = 0; b < 256; b++) {
         uint32_t name = string_set_find(&v->names, &(uint8_t){(uint8_t)b}, 1);
@@ -286,14 +278,26 @@ static enum brg_status build(const struct json_place *w, const struct vocab *v,
 }
 
 static enum brg_status read_model(const struct json_place *w, const json_t *root, struct vocab *v,
-                                  const char *pattern, struct tokenizer **out)
-{
-    static const char *const KNOWN[] = {
-        "type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-        "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges", NULL};
-    static const char *const UNSET[] = {"dropout", "unk_token", "continuing_subword_prefix",
-                                        "end_of_word_suffix", "fuse_unk", "byte_fallback",
-                                        "ignore_merges", NULL};
+                                  const char *pattern, struct tokenizer **out) {
+    static const char *const KNOWN[] = {"type",
+                                        "dropout",
+                                        "unk_token",
+                                        "continuing_subword_prefix",
+                                        "end_of_word_suffix",
+                                        "fuse_unk",
+                                        "byte_fallback",
+                                        "ignore_merges",
+                                        "vocab",
+                                        "merges",
+                                        NULL};
+    static const char *const UNSET[] = {"dropout",
+                                        "unk_token",
+                                        "continuing_subword_prefix",
+                                        "end_of_word_suffix",
+                                        "fuse_unk",
+                                        "byte_fallback",
+                                        "ignore_merges",
+                                        NULL};
     json_t *model, *vocab, *merges;
     TRY(json_get(w, "", root, "model", JSON_OBJECT, &model));
     TRY(want_type(w, "model", model, "BPE"));
@@ -310,11 +314,10 @@ static enum brg_status read_model(const struct json_place *w, const json_t *root
 }
 
 static enum brg_status read_root(const struct json_place *w, const json_t *root,
-                                 struct tokenizer **out)
-{
-    static const char *const KNOWN[] = {"version", "truncation", "padding", "added_tokens",
-                                        "normalizer", "pre_tokenizer", "post_processor",
-                                        "decoder", "model", NULL};
+                                 struct tokenizer **out) {
+    static const char *const KNOWN[] = {
+        "version",       "truncation",     "padding", "added_tokens", "normalizer",
+        "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     static const char *const UNSET[] = {"truncation", "padding", "normalizer", NULL};
     const char *pattern = NULL;
     uint64_t eot = 0;
@@ -336,8 +339,7 @@ static enum brg_status read_root(const struct json_place *w, const json_t *root,
 }
 
 enum brg_status tokenizer_parse(const char *name, const void *json, size_t bytes,
-                                struct tokenizer **out, struct err *e)
-{
+                                struct tokenizer **out, struct err *e) {
     struct json_place w = {.file = name, .remedy = REMEDY, .status = BRG_E_TOKENIZER, .e = e};
     json_t *root;
     TRY(json_read(&w, json, bytes, &root));
@@ -346,17 +348,17 @@ enum brg_status tokenizer_parse(const char *name, const void *json, size_t bytes
     return s;
 }
 
-/* ---- Writing ------------------------------------------------------------------------------------- */
-static json_t *byte_level(void)
-{
+/* ---- Writing
+ * ------------------------------------------------------------------------------------- */
+static json_t *byte_level(void) {
     return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
                      "trim_offsets", 0, "use_regex", 0);
 }
 
-enum brg_status tokenizer_write(const struct tokenizer *t, struct buf *out, struct err *e)
-{
+enum brg_status tokenizer_write(const struct tokenizer *t, struct buf *out, struct err *e) {
     if (t->bytes_kind)
-        return err_set(e, BRG_E_USAGE, "the bytes tokenizer has no file; name it \"bytes\" instead");
+        return err_set(e, BRG_E_USAGE,
+                       "the bytes tokenizer has no file; name it \"bytes\" instead");
     struct alphabet a;
     alphabet_init(&a);
     AUTO_BUF struct buf word;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer_merge.c - byte pair encoding of one word: of all neighbours that form a merge, the one of
- * the lowest rank is joined first, the leftmost where ranks are equal.
+/* tokenizer_merge.c - byte pair encoding of one word: of all neighbours that form a merge, the one
+ * of the lowest rank is joined first, the leftmost where ranks are equal.
  *
  * Words are a few bytes long as a rule, and then looking at all pairs again after each join is the
- * fastest way. It is quadratic, so a word beyond MERGE_SHORT_MAX (a line of dashes, a base64 block, a
- * megabyte of one letter from someone who means harm) goes through a heap instead: n log n. */
+ * fastest way. It is quadratic, so a word beyond MERGE_SHORT_MAX (a line of dashes, a base64
+ * block, a megabyte of one letter from someone who means harm) goes through a heap instead: n log
+ * n. */
 #include "data/tokenizer.h"
 
-void pair_table_init(struct pair_table *p, size_t pairs_max)
-{
+void pair_table_init(struct pair_table *p, size_t pairs_max) {
     p->bits = 4;
     while ((UINT64_C(1) << p->bits) < 2 * (uint64_t)pairs_max + 2) p->bits++;
     size_t n = (size_t)1 << p->bits;
@@ -16,8 +16,8 @@ void pair_table_init(struct pair_table *p, size_t pairs_max)
     for (size_t i = 0; i < n; i++) p->slots[i].key = UINT64_MAX;
 }
 
-bool pair_table_put(struct pair_table *p, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
-{
+bool pair_table_put(struct pair_table *p, uint32_t left, uint32_t right, uint32_t rank,
+                    uint32_t id) {
     uint64_t key = (uint64_t)left << 32 | right;
     uint64_t mask = (UINT64_C(1) << p->bits) - 1;
     uint64_t i = (key * UINT64_C(0x9e3779b97f4a7c15)) >> (64 - p->bits);
@@ -29,8 +29,7 @@ bool pair_table_put(struct pair_table *p, uint32_t left, uint32_t right, uint32_
     return true;
 }
 
-static size_t merge_short(const struct tokenizer *t, uint32_t *ids, size_t count)
-{
+static size_t merge_short(const struct tokenizer *t, uint32_t *ids, size_t count) {
     uint32_t rank[MERGE_SHORT_MAX], id[MERGE_SHORT_MAX]; /* of the pair (i, i+1) */
     CHECK(count <= MERGE_SHORT_MAX);
     for (size_t i = 0; i + 1 < count; i++) {
@@ -59,7 +58,8 @@ static size_t merge_short(const struct tokenizer *t, uint32_t *ids, size_t count
     return count;
 }
 
-/* ---- Long words: a list of symbols and a heap of candidate pairs, stale ones left in it ---------- */
+/* ---- Long words: a list of symbols and a heap of candidate pairs, stale ones left in it
+ * ---------- */
 struct candidate {
     uint32_t rank, at, id, left_id, right_id; /* the ids tell whether the pair is still there */
 };
@@ -68,13 +68,11 @@ struct heap {
     size_t count;
 };
 
-static bool candidate_before(const struct candidate *a, const struct candidate *b)
-{
+static bool candidate_before(const struct candidate *a, const struct candidate *b) {
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static void heap_push(struct heap *h, struct candidate c)
-{
+static void heap_push(struct heap *h, struct candidate c) {
     size_t i = h->count++;
     while (i > 0 && candidate_before(&c, &h->items[(i - 1) / 2])) {
         h->items[i] = h->items[(i - 1) / 2];
@@ -83,8 +81,7 @@ static void heap_push(struct heap *h, struct candidate c)
     h->items[i] = c;
 }
 
-static struct candidate heap_pop(struct heap *h)
-{
+static struct candidate heap_pop(struct heap *h) {
     struct candidate top = h->items[0], last = h->items[--h->count];
     size_t i = 0;
     for (;;) {
@@ -105,18 +102,16 @@ struct symbols {
 };
 
 static void candidate_add(const struct tokenizer *t, const struct symbols *y, struct heap *h,
-                          uint32_t at)
-{
+                          uint32_t at) {
     if (at == TOKEN_NONE || y->next[at] == TOKEN_NONE) return;
     uint32_t left = y->ids[at], right = y->ids[y->next[at]];
     const struct pair_slot *s = pair_table_find(&t->pairs, left, right);
     if (s == NULL) return;
-    heap_push(h, (struct candidate){.rank = s->rank, .at = at, .id = s->id, .left_id = left,
-                                    .right_id = right});
+    heap_push(h, (struct candidate){
+                     .rank = s->rank, .at = at, .id = s->id, .left_id = left, .right_id = right});
 }
 
-static size_t merge_long(const struct tokenizer *t, uint32_t *ids, size_t count)
-{
+static size_t merge_long(const struct tokenizer *t, uint32_t *ids, size_t count) {
     CHECK(count < TOKEN_NONE);
     /* Each join takes one symbol away and adds at most two candidates: 3n is enough. */
     AUTO_FREE struct candidate *items = mem_alloc(3 * count, sizeof *items);
@@ -145,9 +140,7 @@ static size_t merge_long(const struct tokenizer *t, uint32_t *ids, size_t count)
     return kept;
 }
 
-size_t tokenizer_merge(const struct tokenizer *t, uint32_t *ids, size_t count)
-{
+size_t tokenizer_merge(const struct tokenizer *t, uint32_t *ids, size_t count) {
     if (count < 2 || t->merges_count == 0) return count;
-    return count <= MERGE_SHORT_MAX ? merge_short(t, ids, count)
-                                    : merge_long(t, ids, count);
+    return count <= MERGE_SHORT_MAX ? merge_short(t, ids, count) : merge_long(t, ids, count);
 }

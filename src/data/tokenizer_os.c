@@ -4,16 +4,14 @@
 #include "data/map.h"
 #include "data/tokenizer.h"
 
-enum brg_status tokenizer_load(const char *path, struct tokenizer **out, struct err *e)
-{
+enum brg_status tokenizer_load(const char *path, struct tokenizer **out, struct err *e) {
     AUTO_BUF struct buf text;
     buf_init(&text, TOKENIZER_JSON_BYTES_MAX);
     TRY(os_read_file(path, TOKENIZER_JSON_BYTES_MAX, &text, e));
     return tokenizer_parse(path, text.data, text.bytes_count, out, e);
 }
 
-enum brg_status tokenizer_save(const struct tokenizer *t, const char *path, struct err *e)
-{
+enum brg_status tokenizer_save(const struct tokenizer *t, const char *path, struct err *e) {
     AUTO_BUF struct buf text;
     buf_init(&text, TOKENIZER_JSON_BYTES_MAX);
     TRY(tokenizer_write(t, &text, e));
@@ -29,8 +27,7 @@ struct texts {
     size_t count, cap;
 };
 
-static void texts_add(struct texts *t, const char *text, size_t bytes, bool copy)
-{
+static void texts_add(struct texts *t, const char *text, size_t bytes, bool copy) {
     if (t->count == t->cap) {
         size_t cap = t->cap == 0 ? 64 : 2 * t->cap;
         t->text = mem_grow(t->text, t->cap, cap, sizeof *t->text);
@@ -48,8 +45,7 @@ static void texts_add(struct texts *t, const char *text, size_t bytes, bool copy
     t->owned[t->count++] = copy;
 }
 
-static void texts_fini(struct texts *t)
-{
+static void texts_fini(struct texts *t) {
     for (size_t i = 0; i < t->count; i++)
         if (t->owned[i]) mem_free((void *)(uintptr_t)t->text[i]);
     mem_free(t->text);
@@ -58,8 +54,7 @@ static void texts_fini(struct texts *t)
 }
 
 static enum brg_status texts_read(struct texts *t, const char *path, const struct map *m,
-                                  struct err *e)
-{
+                                  struct err *e) {
     struct docs d;
     const char *text = NULL;
     size_t bytes = 0;
@@ -72,8 +67,7 @@ static enum brg_status texts_read(struct texts *t, const char *path, const struc
 }
 
 enum brg_status tokenizer_train_files(const char *const *paths, size_t count, uint32_t vocab_size,
-                                      struct tokenizer **out, struct err *e)
-{
+                                      struct tokenizer **out, struct err *e) {
     struct map *maps = mem_alloc(count, sizeof *maps);
     struct texts texts = {0};
     enum brg_status s = BRG_OK;
@@ -81,8 +75,7 @@ enum brg_status tokenizer_train_files(const char *const *paths, size_t count, ui
         s = map_open(&maps[i], paths[i], e);
         if (s == BRG_OK) s = texts_read(&texts, paths[i], &maps[i], e);
     }
-    if (s == BRG_OK)
-        s = tokenizer_train(texts.text, texts.bytes, texts.count, vocab_size, out, e);
+    if (s == BRG_OK) s = tokenizer_train(texts.text, texts.bytes, texts.count, vocab_size, out, e);
     texts_fini(&texts);
     for (size_t i = 0; i < count; i++) map_close(&maps[i]);
     mem_free(maps);

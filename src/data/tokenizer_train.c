@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer_train.c - texts -> merges.
  *
- * The pair of neighbouring symbols that is most frequent over all words becomes one new symbol, until
- * the vocabulary is full. Words are counted once and merges worked on the different words only; a pair
- * knows the words it may be in, and a heap knows the most frequent pair. Counts in the heap may be
- * too high, since a pair that lost occurrences stays where it is and is put back when it comes up:
- * the usual lazy heap, exact because a count that grew is always pushed anew.
+ * The pair of neighbouring symbols that is most frequent over all words becomes one new symbol,
+ * until the vocabulary is full. Words are counted once and merges worked on the different words
+ * only; a pair knows the words it may be in, and a heap knows the most frequent pair. Counts in
+ * the heap may be too high, since a pair that lost occurrences stays where it is and is put back
+ * when it comes up: the usual lazy heap, exact because a count that grew is always pushed anew.
  *
  * Deterministic: equal counts go to the pair with the smaller left id, then right id, and counts do
  * not depend on the order of the texts. */
@@ -22,7 +22,7 @@ struct pair {
     uint64_t count;
     uint32_t *words; /* where it was seen; may name a word twice, or one that lost it */
     uint32_t words_count, words_cap;
-    bool grown;      /* its count grew in the merge at work */
+    bool grown; /* its count grew in the merge at work */
 };
 
 struct entry {
@@ -32,25 +32,24 @@ struct entry {
 
 struct learn {
     struct string_set words, tokens;
-    uint64_t *counts;      /* of words */
+    uint64_t *counts; /* of words */
     uint32_t counts_cap;
-    uint32_t *symbols;     /* of all words; word i has lengths[i] from starts[i] on */
+    uint32_t *symbols; /* of all words; word i has lengths[i] from starts[i] on */
     uint64_t *starts;
     uint32_t *lengths;
     struct pair *pairs;
     uint32_t pairs_count, pairs_cap;
-    uint32_t *slots;       /* pair index + 1 by hash of (left, right) */
+    uint32_t *slots; /* pair index + 1 by hash of (left, right) */
     uint32_t slots_bits;
     struct entry *heap;
     size_t heap_count, heap_cap;
-    uint32_t *grown;       /* pairs to push when the merge is through */
+    uint32_t *grown; /* pairs to push when the merge is through */
     uint32_t grown_count, grown_cap;
     struct merge *merges;
     uint32_t merges_count, merges_cap;
 };
 
-static void learn_fini(struct learn *l)
-{
+static void learn_fini(struct learn *l) {
     string_set_fini(&l->words);
     string_set_fini(&l->tokens);
     for (uint32_t i = 0; i < l->pairs_count; i++) mem_free(l->pairs[i].words);
@@ -65,15 +64,14 @@ static void learn_fini(struct learn *l)
     mem_free(l->merges);
 }
 
-/* ---- The heap: the entry that comes first is on top --------------------------------------------- */
-static bool entry_before(const struct entry *a, const struct entry *b)
-{
+/* ---- The heap: the entry that comes first is on top
+ * --------------------------------------------- */
+static bool entry_before(const struct entry *a, const struct entry *b) {
     if (a->count != b->count) return a->count > b->count;
     return a->left != b->left ? a->left < b->left : a->right < b->right;
 }
 
-static void heap_push(struct learn *l, uint32_t pair)
-{
+static void heap_push(struct learn *l, uint32_t pair) {
     if (l->heap_count == l->heap_cap) {
         size_t cap = l->heap_cap == 0 ? 1024 : l->heap_cap * 2;
         l->heap = mem_grow(l->heap, l->heap_cap, cap, sizeof *l->heap);
@@ -87,8 +85,7 @@ static void heap_push(struct learn *l, uint32_t pair)
     l->heap[i] = x;
 }
 
-static struct entry heap_pop(struct learn *l)
-{
+static struct entry heap_pop(struct learn *l) {
     struct entry top = l->heap[0], last = l->heap[--l->heap_count];
     size_t i = 0;
     for (;;) {
@@ -104,9 +101,9 @@ static struct entry heap_pop(struct learn *l)
     return top;
 }
 
-/* ---- Pairs -------------------------------------------------------------------------------------- */
-static uint32_t *pair_slot(const struct learn *l, uint32_t left, uint32_t right)
-{
+/* ---- Pairs
+ * -------------------------------------------------------------------------------------- */
+static uint32_t *pair_slot(const struct learn *l, uint32_t left, uint32_t right) {
     uint64_t mask = (UINT64_C(1) << l->slots_bits) - 1;
     for (uint64_t i = mix64((uint64_t)left << 32 | right) & mask;; i = (i + 1) & mask) {
         uint32_t v = l->slots[i];
@@ -115,8 +112,7 @@ static uint32_t *pair_slot(const struct learn *l, uint32_t left, uint32_t right)
     }
 }
 
-static void pairs_grow(struct learn *l)
-{
+static void pairs_grow(struct learn *l) {
     uint32_t cap = l->pairs_cap == 0 ? 4096 : l->pairs_cap * 2;
     l->pairs = mem_grow(l->pairs, l->pairs_cap, cap, sizeof *l->pairs);
     l->pairs_cap = cap;
@@ -127,8 +123,7 @@ static void pairs_grow(struct learn *l)
         *pair_slot(l, l->pairs[i].left, l->pairs[i].right) = i + 1;
 }
 
-static uint32_t pair_get(struct learn *l, uint32_t left, uint32_t right)
-{
+static uint32_t pair_get(struct learn *l, uint32_t left, uint32_t right) {
     uint32_t *slot = pair_slot(l, left, right);
     if (*slot != 0) return *slot - 1;
     if (l->pairs_count == l->pairs_cap) {
@@ -140,8 +135,7 @@ static uint32_t pair_get(struct learn *l, uint32_t left, uint32_t right)
     return l->pairs_count - 1;
 }
 
-static void pair_seen(struct learn *l, uint32_t pair, uint32_t word)
-{
+static void pair_seen(struct learn *l, uint32_t pair, uint32_t word) {
     struct pair *p = &l->pairs[pair];
     if (p->words_count > 0 && p->words[p->words_count - 1] == word) return;
     if (p->words_count == p->words_cap) {
@@ -152,8 +146,7 @@ static void pair_seen(struct learn *l, uint32_t pair, uint32_t word)
     p->words[p->words_count++] = word;
 }
 
-static void pair_grown(struct learn *l, uint32_t pair)
-{
+static void pair_grown(struct learn *l, uint32_t pair) {
     if (l->pairs[pair].grown) return;
     l->pairs[pair].grown = true;
     if (l->grown_count == l->grown_cap) {
@@ -164,8 +157,7 @@ static void pair_grown(struct learn *l, uint32_t pair)
     l->grown[l->grown_count++] = pair;
 }
 
-static void grown_push(struct learn *l)
-{
+static void grown_push(struct learn *l) {
     for (uint32_t i = 0; i < l->grown_count; i++) {
         l->pairs[l->grown[i]].grown = false;
         heap_push(l, l->grown[i]);
@@ -175,8 +167,7 @@ static void grown_push(struct learn *l)
 
 /* Adds the pairs of a word to the counts. only is a symbol: pairs without it are known to name this
  * word already; TOKEN_NONE for all. */
-static void word_count_in(struct learn *l, uint32_t word, uint32_t only)
-{
+static void word_count_in(struct learn *l, uint32_t word, uint32_t only) {
     const uint32_t *y = l->symbols + l->starts[word];
     for (uint32_t i = 0; i + 1 < l->lengths[word]; i++) {
         uint32_t p = pair_get(l, y[i], y[i + 1]);
@@ -187,8 +178,7 @@ static void word_count_in(struct learn *l, uint32_t word, uint32_t only)
     }
 }
 
-static void word_count_out(struct learn *l, uint32_t word)
-{
+static void word_count_out(struct learn *l, uint32_t word) {
     const uint32_t *y = l->symbols + l->starts[word];
     for (uint32_t i = 0; i + 1 < l->lengths[word]; i++) {
         struct pair *p = &l->pairs[pair_get(l, y[i], y[i + 1])];
@@ -197,16 +187,14 @@ static void word_count_out(struct learn *l, uint32_t word)
     }
 }
 
-static bool word_has(const struct learn *l, uint32_t word, uint32_t left, uint32_t right)
-{
+static bool word_has(const struct learn *l, uint32_t word, uint32_t left, uint32_t right) {
     const uint32_t *y = l->symbols + l->starts[word];
     for (uint32_t i = 0; i + 1 < l->lengths[word]; i++)
         if (y[i] == left && y[i + 1] == right) return true;
     return false;
 }
 
-static void word_join(struct learn *l, uint32_t word, uint32_t left, uint32_t right, uint32_t id)
-{
+static void word_join(struct learn *l, uint32_t word, uint32_t left, uint32_t right, uint32_t id) {
     uint32_t *y = l->symbols + l->starts[word], n = l->lengths[word], kept = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (i + 1 < n && y[i] == left && y[i + 1] == right) {
@@ -219,10 +207,10 @@ static void word_join(struct learn *l, uint32_t word, uint32_t left, uint32_t ri
     l->lengths[word] = kept;
 }
 
-/* ---- The steps ---------------------------------------------------------------------------------- */
+/* ---- The steps
+ * ---------------------------------------------------------------------------------- */
 static enum brg_status count_words(struct learn *l, const char *const *texts,
-                                   const size_t *texts_bytes, size_t count, struct err *e)
-{
+                                   const size_t *texts_bytes, size_t count, struct err *e) {
     struct splitter *splitter = splitter_create("qwen2");
     struct words words;
     words_init(&words, splitter);
@@ -241,8 +229,10 @@ static enum brg_status count_words(struct learn *l, const char *const *texts,
             }
             l->counts[w]++;
             if (l->words.count < WORDS_MAX) continue;
-            s = err_set(e, BRG_E_LIMIT, "the texts hold more than %d different words; train the "
-                        "tokenizer on a part of them", WORDS_MAX);
+            s = err_set(e, BRG_E_LIMIT,
+                        "the texts hold more than %d different words; train the "
+                        "tokenizer on a part of them",
+                        WORDS_MAX);
             break;
         }
     }
@@ -251,15 +241,13 @@ static enum brg_status count_words(struct learn *l, const char *const *texts,
     return s;
 }
 
-static void start_symbols(struct learn *l)
-{
+static void start_symbols(struct learn *l) {
     uint32_t words_count = l->words.count;
     pairs_grow(l);
     l->symbols = mem_alloc(l->words.text.bytes_count, sizeof *l->symbols);
     l->starts = mem_alloc(words_count, sizeof *l->starts);
     l->lengths = mem_alloc(words_count, sizeof *l->lengths);
-    for (size_t i = 0; i < l->words.text.bytes_count; i++)
-        l->symbols[i] = l->words.text.data[i];
+    for (size_t i = 0; i < l->words.text.bytes_count; i++) l->symbols[i] = l->words.text.data[i];
     for (uint32_t w = 0; w < words_count; w++) {
         l->starts[w] = l->words.at[w];
         l->lengths[w] = (uint32_t)(l->words.at[w + 1] - l->words.at[w]);
@@ -270,8 +258,7 @@ static void start_symbols(struct learn *l)
 
 /* The id of left and right together: a new one, or the one that has these bytes already (a+bc after
  * ab+c); a vocabulary cannot hold a string twice. */
-static uint32_t join_id(struct learn *l, uint32_t left, uint32_t right)
-{
+static uint32_t join_id(struct learn *l, uint32_t left, uint32_t right) {
     uint8_t text[2 * WORD_BYTES_MAX];
     const uint64_t *at = l->tokens.at;
     size_t a = (size_t)(at[left + 1] - at[left]), b = (size_t)(at[right + 1] - at[right]);
@@ -282,15 +269,15 @@ static uint32_t join_id(struct learn *l, uint32_t left, uint32_t right)
 }
 
 /* One merge; false where no pair is seen twice. */
-static bool learn_step(struct learn *l)
-{
+static bool learn_step(struct learn *l) {
     struct entry top;
     for (;;) {
         if (l->heap_count == 0) return false;
         top = heap_pop(l);
         uint64_t now = l->pairs[top.pair].count;
         if (now == top.count) break;
-        if (now < top.count && now > 1) heap_push(l, top.pair); /* a grown one is in the heap anew */
+        if (now < top.count && now > 1)
+            heap_push(l, top.pair); /* a grown one is in the heap anew */
     }
     if (top.count < 2) return false;
     uint32_t id = join_id(l, top.left, top.right);
@@ -317,8 +304,7 @@ static bool learn_step(struct learn *l)
 
 /* Moves what was learned into a tokenizer. */
 static enum brg_status learn_finish(struct learn *l, uint32_t vocab, struct tokenizer **out,
-                                    struct err *e)
-{
+                                    struct err *e) {
     uint32_t byte_id[256], eot = vocab - 1;
     for (uint32_t i = 0; i < 256; i++) byte_id[i] = i;
     uint32_t *at = mem_alloc((size_t)vocab + 1, sizeof *at);
@@ -336,8 +322,7 @@ static enum brg_status learn_finish(struct learn *l, uint32_t vocab, struct toke
 }
 
 enum brg_status tokenizer_train(const char *const *texts, const size_t *texts_bytes, size_t count,
-                                uint32_t vocab_size, struct tokenizer **out, struct err *e)
-{
+                                uint32_t vocab_size, struct tokenizer **out, struct err *e) {
     if (vocab_size < TOKENIZER_VOCAB_MIN || vocab_size > TOKENIZER_VOCAB_MAX)
         return err_set(e, BRG_E_USAGE, "a vocabulary of %u is outside %d..%d; choose a size there",
                        vocab_size, TOKENIZER_VOCAB_MIN, TOKENIZER_VOCAB_MAX);
@@ -350,7 +335,8 @@ enum brg_status tokenizer_train(const char *const *texts, const size_t *texts_by
         start_symbols(&l);
         while (l.tokens.count + 1 < vocab_size && learn_step(&l)) continue;
         if (l.tokens.count + 1 < vocab_size)
-            s = err_set(e, BRG_E_TOKENIZER, "the texts hold no more than %u ids worth learning, "
+            s = err_set(e, BRG_E_TOKENIZER,
+                        "the texts hold no more than %u ids worth learning, "
                         "fewer than %u; give more text or a smaller vocabulary",
                         l.tokens.count + 1, vocab_size);
     }
