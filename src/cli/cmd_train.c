@@ -198,7 +198,9 @@ static enum brg_status finish(struct central *r, struct err *e) {
     char path[OS_PATH_MAX];
     struct eval_result x;
     TRY(model_save(r->args->out, &r->model, trainer_theta(r->trainer), e));
-    TRY(tokenizer_save(data_tokenizer(r->data), os_path(path, r->args->out, "tokenizer.json"), e));
+    if (strcmp(tokenizer_kind(data_tokenizer(r->data)), "bytes") != 0) /* that one has no file */
+        TRY(tokenizer_save(data_tokenizer(r->data), os_path(path, r->args->out, "tokenizer.json"),
+                           e));
     printf("saved     %s\n", r->args->out);
     if (data_heldout_samples(r->data) == 0) {
         printf("held out  nothing: the data set has no held-out sample\n");

@@ -171,7 +171,7 @@ static float k_cross_entropy(float *z, size_t V, int32_t target, float scale) {
         for (i = 0; i < V; i += LANES) vput(z + i, vget(z + i, V - i) * f, V - i);
         z[target] -= scale;
     }
-    return logf(total) + m - zt;
+    return logf(total) + (m - zt);
 }
 
 static void k_add(float *y, const float *x, size_t n) {
