@@ -218,10 +218,19 @@ enum brg_status checkpoint_writer_open(const char *path, const struct checkpoint
     return BRG_OK;
 }
 
+/* One piece to its place, and on its way to the disk: without the push all of it would wait in memory for
+ * the fsync at the end, and reading, computing and writing would not overlap. */
+static enum brg_status write_piece(struct checkpoint_writer *w, const float *x, size_t n, uint64_t at,
+                                   struct err *e) {
+    TRY(os_pwrite_all(w->fd, x, 4 * n, at, w->path, e));
+    (void)sync_file_range(w->fd, (off_t)at, (off_t)(4 * n), SYNC_FILE_RANGE_WRITE);
+    return BRG_OK;
+}
+
 enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float *x, size_t n,
                                        struct err *e) {
     CHECK(n <= w->elements - w->theta_count); /* K1 */
-    TRY(os_pwrite_all(w->fd, x, 4 * n, w->theta_offset + 4 * w->theta_count, w->path, e));
+    TRY(write_piece(w, x, n, w->theta_offset + 4 * w->theta_count, e));
     hasher_update(&w->theta, x, 4 * n);
     w->theta_count += n;
     return BRG_OK;
@@ -230,7 +239,7 @@ enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float 
 enum brg_status checkpoint_write_m(struct checkpoint_writer *w, const float *x, size_t n,
                                    struct err *e) {
     CHECK(n <= w->elements - w->m_count); /* K1 */
-    TRY(os_pwrite_all(w->fd, x, 4 * n, w->m_offset + 4 * w->m_count, w->path, e));
+    TRY(write_piece(w, x, n, w->m_offset + 4 * w->m_count, e));
     w->m_count += n;
     return BRG_OK;
 }
