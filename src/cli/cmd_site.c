@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_site.c - beringia site: a site's training job with the native trainer.
+ *
+ * Everything that concerns the run goes through include/beringia.h, as it would in anybody's trainer;
+ * this file is the example of how little a trainer has to know. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/os.h"
+#include "beringia.h"
+#include "cli/cli.h"
+#include "train/train.h"
+
+static const char HELP[] =
+    "beringia site - take part in a run: train here, on leased samples\n"
+    "\n"
+    "  beringia site --hub URL --name NAME --data DIR --state DIR [options]\n"
+    "\n"
+    "  --hub URL            the hub's address, http://HOST:PORT or https://...\n"
+    "  --name NAME          this site's name in the run; one process at a time\n"
+    "  --data DIR           the packed data set\n"
+    "  --state DIR          local checkpoints and contributions; keep it from job to job\n"
+    "  --batch N            samples of one optimizer step (default 8)\n"
+    "  --micro-batch N      samples in memory at once (default: the batch)\n"
+    "  --threads N          worker threads (default: the processors of this process)\n"
+    "  --throttle F         compute only this share of the time, 0 < F <= 1 (plays a slower machine)\n"
+    "  --time-limit T       stop in good order after this time: 30m, 11h\n"
+    "  --grace T            longest wait for the last hand-in when stopping (default 25s)\n"
+    "  --checkpoint-every T work that a kill may cost (default 60s)\n"
+    "  --timeout T          the one setting behind all network time limits (default 30s)\n"
+    "  --token FILE         this site's token, a file with mode 0600\n"
+    "  --steps N            stop in good order after N optimizer steps\n"
+    "  --trust-data         do not hash the shards at the start\n"
+    "  --seed N             of jitter and names (default: from the system)\n"
+    "  --log-level L        error warn info debug trace (default info)\n"
+    "\n"
+    "SIGTERM, SIGUSR1 and SIGINT end it in good order: it hands in what it has, gives unused samples\n"
+    "back, saves, and exits with 0. Start it again with the same --state to go on. Exit status 0 also when\n"
+    "the run is complete; see docs/exit-status.md for the others.\n"
+    "\n"
+    "examples\n"
+    "  beringia site --hub http://localhost:8787 --name a --data data/bytes --state site-a\n"
+    "  beringia site --hub https://hub.example.org --name lumi --data data/bpe --state $SCRATCH/run1 \\\n"
+    "      --batch 64 --micro-batch 8 --time-limit 11h30m --token ~/.config/beringia/token\n";
+
+enum { NONFINITE_MAX = 3 };
+
+struct site_args {
+    struct brg_options o;
+    uint64_t batch, micro, threads, steps_max;
+    double throttle;
+    time_ns time_limit, grace;
+};
+
+struct job { /* one training under way */
+    const struct site_args *args;
+    struct brg_site *site;
+    struct model_config model;
+    struct tensors table;
+    struct trainer *trainer;
+    struct brg_run run;
+    struct adamw adamw;
+    uint64_t *samples;
+    int32_t *tokens; /* [batch][T+1] */
+    uint64_t counters[1]; /* AdamW's step count */
+    uint32_t nonfinite;
+    time_ns began;
+    uint64_t steps;
+};
+
+static volatile sig_atomic_t stop_asked; /* the one thing a signal handler may touch */
+
+static void on_signal(int sig) {
+    (void)sig;
+    stop_asked = 1;
+}
+
+static void signals_install(void) {
+    struct sigaction a = {.sa_handler = on_signal};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGUSR1, &a, NULL);
+    a.sa_flags = (int)SA_RESETHAND; /* the second Ctrl-C ends it at once */
+    sigaction(SIGINT, &a, NULL);
+}
+
+static int fail(int status, const char *text) {
+    fprintf(stderr, "beringia site: %s (%s: %s)\n", text, brg_status_name(status),
+            brg_status_sentence(status));
+    return status;
+}
+
+/* ---- Building ------------------------------------------------------------------------------------ */
+
+static enum brg_status trainer_build(struct job *j, struct err *e) {
+    const char *json = brg_model_json(j->site);
+    TRY(model_config_parse(json, strlen(json), "the hub's model", &j->model, e));
+    struct trainer_options o = {.model = &j->model,
+                                .seq_len = (uint32_t)j->run.seq_len,
+                                .batch_max = (uint32_t)j->args->batch,
+                                .micro_batch = (uint32_t)j->args->micro,
+                                .threads = (uint32_t)j->args->threads};
+    TRY(trainer_create(&o, &j->trainer, e));
+    model_tensors(&j->model, &j->table);
+    j->adamw = (struct adamw){.beta1 = j->run.beta1, .beta2 = j->run.beta2, .eps = j->run.eps,
+                              .weight_decay = j->run.weight_decay, .clip = j->run.clip};
+    j->samples = mem_alloc(j->args->batch, sizeof *j->samples);
+    j->tokens = mem_alloc(j->args->batch * (j->run.seq_len + 1), sizeof *j->tokens);
+    return BRG_OK;
+}
+
+static int join(struct job *j) {
+    AUTO_FREE struct brg_tensor *tensors = mem_alloc(j->table.count, sizeof *tensors);
+    for (size_t i = 0; i < j->table.count; i++) {
+        tensors[i].name = j->table.v[i].name;
+        tensors[i].dims = j->table.v[i].dims;
+        memcpy(tensors[i].shape, j->table.v[i].shape, sizeof tensors[i].shape);
+    }
+    uint64_t P = trainer_parameters(j->trainer);
+    const struct brg_array arrays[] = {{"adamw.m", trainer_m(j->trainer), P},
+                                       {"adamw.v", trainer_v(j->trainer), P}};
+    struct brg_trainer t = {.struct_bytes = sizeof t, .tensors = tensors,
+                            .tensors_count = j->table.count, .weights = trainer_theta(j->trainer),
+                            .arrays = arrays, .arrays_count = ARRAY_COUNT(arrays),
+                            .counters = j->counters, .counters_count = ARRAY_COUNT(j->counters)};
+    int status = brg_join(j->site, &t, -1);
+    if (status != BRG_GO) return status;
+    trainer_steps_set(j->trainer, j->counters[0]);
+    struct brg_figures f = {.struct_bytes = sizeof f};
+    brg_status(j->site, &f);
+    printf("site %s: joined, version %" PRIu64 ", %" PRIu64 " global tokens, %" PRIu64
+           " parameters, batch %" PRIu64 " x %" PRIu64 " tokens\n", j->args->o.site_name, f.version,
+           f.global_tokens, P, j->args->batch, j->run.seq_len);
+    fflush(stdout);
+    return BRG_GO;
+}
+
+/* ---- Training ------------------------------------------------------------------------------------ */
+
+/* One optimizer step over these samples; then the hub's library is told. */
+static int step(struct job *j, uint64_t count) {
+    struct err e = {0};
+    uint64_t width = j->run.seq_len + 1;
+    for (uint64_t i = 0; i < count; i++) {
+        int status = brg_sample(j->site, j->samples[i], j->tokens + i * width);
+        if (status != BRG_GO) return fail(status, "a leased sample is not in the data set");
+    }
+    double norm = 0, loss = trainer_gradient(j->trainer, j->tokens, (uint32_t)count);
+    bool good = isfinite(loss);
+    if (good) good = trainer_update(j->trainer, &j->adamw, brg_lr(j->site), &norm, &e) == BRG_OK;
+    if (good) {
+        j->counters[0] = trainer_steps(j->trainer);
+        j->nonfinite = 0;
+        j->steps++;
+        return brg_step(j->site, count, loss, NULL);
+    }
+    /* The update changed nothing: the samples are listed as skipped (S6). */
+    log_line(LOG_ERROR, "site", "nonfinite", "step=%" PRIu64 " samples=%" PRIu64 " first_sample=%" PRIu64
+             " last_sample=%" PRIu64 " loss=%g in_row=%u", j->counters[0] + 1, count, j->samples[0],
+             j->samples[count - 1], loss, j->nonfinite + 1);
+    int status = brg_step(j->site, count, 0, "nonfinite");
+    if (++j->nonfinite < NONFINITE_MAX) return status;
+    return fail(BRG_FAIL_NONFINITE, "the loss or gradient of three steps in a row is not finite; their "
+                "samples are named above. Lower the learning rate, or look at the data.");
+}
+
+/* Sleeps so that computing takes only the share F of the time; a signal ends the sleep. */
+static void throttle(const struct job *j, time_ns worked) {
+    double f = j->args->throttle;
+    if (f >= 1) return;
+    time_ns rest = (time_ns)((double)worked * (1 - f) / f);
+    struct timespec t = {.tv_sec = rest / NS_PER_S, .tv_nsec = rest % NS_PER_S};
+    if (!stop_asked) nanosleep(&t, NULL);
+}
+
+static bool limit_reached(const struct job *j) {
+    const struct site_args *a = j->args;
+    return (a->time_limit > 0 && os_now() - j->began >= a->time_limit) ||
+           (a->steps_max > 0 && j->steps >= a->steps_max);
+}
+
+static int train(struct job *j) {
+    int status = BRG_GO;
+    while (status == BRG_GO || status == BRG_WAIT) {
+        uint64_t count = 0;
+        if (limit_reached(j)) brg_drain(j->site);
+        status = brg_take(j->site, j->args->batch, NS_PER_S, j->samples, NULL, &count);
+        if (status == BRG_GO) {
+            time_ns before = os_now();
+            status = step(j, count);
+            if (status == BRG_E_LIMIT) status = BRG_GO; /* logged; its samples come again */
+            throttle(j, os_now() - before);
+        }
+        if (status == BRG_GO || status == BRG_WAIT) {
+            int s = brg_sync(j->site, NULL);
+            if (s != BRG_GO) status = s;
+        }
+    }
+    if (status == BRG_DRAIN || status == BRG_COMPLETE) return BRG_GO;
+    if (status != BRG_FAIL_NONFINITE) fail(status, brg_why(j->site));
+    return status;
+}
+
+static int run(const struct site_args *a) {
+    struct job j = {.args = a, .began = os_now(), .run = {.struct_bytes = sizeof j.run}};
+    char why[600] = "";
+    struct err e = {0};
+    int status = brg_open(&a->o, -1, &j.site, why, sizeof why);
+    if (status == BRG_DRAIN) return BRG_GO; /* asked to stop before the hub was there: nothing to hand in */
+    if (status != BRG_GO) return fail(status, why);
+    status = brg_run(j.site, &j.run);
+    if (status == BRG_GO) status = (int)trainer_build(&j, &e);
+    if (status != BRG_GO) fail(status, e.text);
+    if (status == BRG_GO) {
+        status = join(&j);
+        if (status > 0) fail(status, brg_why(j.site));
+    }
+    if (status == BRG_GO) status = train(&j);
+    int closed = brg_close(j.site, a->grace);
+    if (status <= 0) status = closed;
+    if (closed == BRG_FAIL_TIMEOUT)
+        fprintf(stderr, "beringia site: the last work could not be handed in within the grace; it is in %s, "
+                "start again with it\n", a->o.state_dir);
+    trainer_destroy(j.trainer);
+    tensors_fini(&j.table);
+    mem_free(j.samples);
+    mem_free(j.tokens);
+    return status;
+}
+
+/* ---- Arguments ----------------------------------------------------------------------------------- */
+
+enum {
+    OPT_HUB = 1, OPT_NAME, OPT_DATA, OPT_STATE, OPT_BATCH, OPT_MICRO, OPT_THREADS, OPT_THROTTLE,
+    OPT_TIME_LIMIT, OPT_GRACE, OPT_CHECKPOINT, OPT_TIMEOUT, OPT_TOKEN, OPT_STEPS, OPT_TRUST,
+    OPT_SEED, OPT_LOG_LEVEL, OPT_HELP
+};
+static const struct option OPTIONS[] = {
+    {"hub", required_argument, NULL, OPT_HUB},
+    {"name", required_argument, NULL, OPT_NAME},
+    {"data", required_argument, NULL, OPT_DATA},
+    {"state", required_argument, NULL, OPT_STATE},
+    {"batch", required_argument, NULL, OPT_BATCH},
+    {"micro-batch", required_argument, NULL, OPT_MICRO},
+    {"threads", required_argument, NULL, OPT_THREADS},
+    {"throttle", required_argument, NULL, OPT_THROTTLE},
+    {"time-limit", required_argument, NULL, OPT_TIME_LIMIT},
+    {"grace", required_argument, NULL, OPT_GRACE},
+    {"checkpoint-every", required_argument, NULL, OPT_CHECKPOINT},
+    {"timeout", required_argument, NULL, OPT_TIMEOUT},
+    {"token", required_argument, NULL, OPT_TOKEN},
+    {"steps", required_argument, NULL, OPT_STEPS},
+    {"trust-data", no_argument, NULL, OPT_TRUST},
+    {"seed", required_argument, NULL, OPT_SEED},
+    {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
+    {"help", no_argument, NULL, OPT_HELP},
+    {NULL, 0, NULL, 0},
+};
+
+static bool count(const char *s, uint64_t max, uint64_t *out) {
+    uint64_t v;
+    if (!parse_u64(s, &v) || v == 0 || v > max) return false;
+    *out = v;
+    return true;
+}
+
+static bool duration(const char *s, time_ns *out) {
+    time_ns v;
+    if (!parse_duration(s, &v) || v <= 0) return false;
+    *out = v;
+    return true;
+}
+
+static bool take_option(struct site_args *a, int option, const char *value) {
+    enum log_level level;
+    double f;
+    switch (option) {
+    case OPT_HUB: a->o.hub_url = value; return true;
+    case OPT_NAME: a->o.site_name = value; return true;
+    case OPT_DATA: a->o.data_dir = value; return true;
+    case OPT_STATE: a->o.state_dir = value; return true;
+    case OPT_BATCH: return count(value, 4096, &a->batch);
+    case OPT_MICRO: return count(value, 4096, &a->micro);
+    case OPT_THREADS: return count(value, 1024, &a->threads);
+    case OPT_THROTTLE:
+        if (!parse_f64(value, &f) || !(f > 0 && f <= 1)) return false;
+        a->throttle = f;
+        return true;
+    case OPT_TIME_LIMIT: return duration(value, &a->time_limit);
+    case OPT_GRACE: return duration(value, &a->grace);
+    case OPT_CHECKPOINT: return duration(value, &a->o.checkpoint_every_ns);
+    case OPT_TIMEOUT: return duration(value, &a->o.timeout_ns);
+    case OPT_TOKEN: a->o.token_file = value; return true;
+    case OPT_STEPS: return count(value, UINT32_MAX, &a->steps_max);
+    case OPT_TRUST: a->o.data_trusted = 1; return true;
+    case OPT_SEED: return count(value, UINT64_MAX, &a->o.seed);
+    case OPT_LOG_LEVEL:
+        if (!log_level_parse(value, &level)) return false;
+        log_level_set(level);
+        return true;
+    default: return false;
+    }
+}
+
+static int usage(const char *what, const char *value) {
+    fprintf(stderr, "beringia site: %s%s%.200s; see beringia site --help\n", what, *value ? " " : "",
+            value);
+    return BRG_E_USAGE;
+}
+
+int cmd_site(int argc, char **argv) {
+    struct site_args a = {.batch = 8, .throttle = 1, .grace = 25 * (time_ns)NS_PER_S};
+    brg_options_init(&a.o);
+    int option, index = 0;
+    opterr = 0;
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "", OPTIONS, &index)) != -1) {
+        if (option == OPT_HELP) {
+            fputs(HELP, stdout);
+            return BRG_OK;
+        }
+        if (option == '?' || option == ':') return usage("not understood:", argv[optind - 1]);
+        if (!take_option(&a, option, optarg)) {
+            char what[80];
+            snprintf(what, sizeof what, "--%s cannot be", OPTIONS[index].name);
+            return usage(what, optarg ? optarg : "");
+        }
+    }
+    if (optind < argc) return usage("not understood:", argv[optind]);
+    if (!a.o.hub_url || !a.o.site_name || !a.o.data_dir || !a.o.state_dir)
+        return usage("--hub, --name, --data and --state are needed", "");
+    if (a.micro > a.batch) return usage("--micro-batch is larger than --batch", "");
+    a.o.batch_samples = a.batch;
+    a.o.cancel = &stop_asked;
+    signals_install();
+    return run(&a);
+}

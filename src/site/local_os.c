@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* local_os.c - the state directory of a site.
+ *
+ *   lock                        one process at a time
+ *   checkpoint.safetensors      the local checkpoint (S2): weights, subtraction base, the optimizer's
+ *                               arrays, and the core's state, in one file that is renamed into place
+ *   outbox/<did>.delta          contributions that are not rebased on yet
+ *   base/<version>.safetensors  versions of the run: the one rebased on, and newer ones
+ *
+ * The writer works in order, so a contribution's file is durable before a checkpoint that names it. A
+ * file is removed only when neither the newest durable checkpoint nor the running core needs it.
+ * A checkpoint that is damaged costs local work, never correctness: the site joins afresh, and the
+ * hub's fences make sure that its old leases and contributions cannot count twice. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "site/site_os.h"
+
+enum { READ_BYTES = 1 << 20 };
+
+void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]) {
+    os_path(out, s->dir, "base/%" PRIu64 ".safetensors", version);
+}
+
+void local_delta_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]) {
+    char hex[ID_HEX_BYTES];
+    id_hex(did, hex);
+    os_path(out, s->dir, "outbox/%s.delta", hex);
+}
+
+/* ---- Versions of the run ------------------------------------------------------------------------ */
+
+static enum brg_status theta_hash(int fd, const char *path, const struct checkpoint *c, struct hash *out,
+                                  struct err *e) {
+    AUTO_FREE uint8_t *piece = mem_alloc(READ_BYTES, 1);
+    struct hasher h;
+    hasher_init(&h);
+    uint64_t left = c->elements * 4, at = c->theta_offset;
+    while (left > 0) {
+        size_t n = left < READ_BYTES ? (size_t)left : READ_BYTES;
+        TRY(os_pread_all(fd, piece, n, at, path, e));
+        hasher_update(&h, piece, n);
+        at += n, left -= n;
+    }
+    *out = hasher_final(&h);
+    return BRG_OK;
+}
+
+enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bool deep,
+                                  uint64_t *out_tokens, struct hash *out_theta, struct err *e) {
+    char path[OS_PATH_MAX];
+    local_base_path(s, version, path);
+    struct checkpoint c = {0};
+    enum brg_status status = checkpoint_open(path, &c, e);
+    struct hash found = c.theta_hash;
+    if (status == BRG_OK && (!id_equal(&c.run, &s->run.run) || c.version != version))
+        status = err_set(e, BRG_E_CHECKPOINT, "%s: of another run or version", path);
+    if (status == BRG_OK && c.elements != s->elements)
+        status = err_set(e, BRG_E_CHECKPOINT, "%s: %" PRIu64 " parameters instead of %" PRIu64, path,
+                         c.elements, s->elements);
+    if (status == BRG_OK && deep) {
+        AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+        status = fd < 0 ? os_errno(e, errno, "opening", path) : theta_hash(fd, path, &c, &found, e);
+        if (status == BRG_OK && !hash_equal(&found, &c.theta_hash))
+            status = err_set(e, BRG_E_CORRUPT, "%s: the weights do not have the hash of the header", path);
+    }
+    if (status == BRG_OK) {
+        *out_tokens = c.tokens;
+        *out_theta = found;
+    }
+    checkpoint_fini(&c);
+    return status;
+}
+
+/* ---- The local checkpoint: layout --------------------------------------------------------------- */
+
+static uint64_t vectors_count(const struct brg_site *s) {
+    uint64_t n = 2 * s->elements;
+    for (size_t i = 0; i < s->arrays_count; i++) n += s->arrays[i].count;
+    return n;
+}
+
+static void layout(const struct brg_site *s, uint64_t core_bytes, struct tensors *t) {
+    tensors_add(t, "weights", TENSOR_F32, 1, &s->elements);
+    tensors_add(t, "subtraction_base", TENSOR_F32, 1, &s->elements);
+    for (size_t i = 0; i < s->arrays_count; i++) {
+        char name[80];
+        uint64_t count = s->arrays[i].count;
+        snprintf(name, sizeof name, "array.%s", s->array_names[i]);
+        tensors_add(t, name, TENSOR_F32, 1, &count);
+    }
+    uint64_t counters = s->counters_count;
+    if (counters > 0) tensors_add(t, "counters", TENSOR_I64, 1, &counters);
+    tensors_add(t, "core", TENSOR_U8, 1, &core_bytes);
+}
+
+/* ---- Writing ------------------------------------------------------------------------------------ */
+
+bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
+    struct snapshot *k = &s->snap;
+    if (k->busy) return false;
+    if (!k->vectors) {
+        k->vectors = try_mem_alloc(vectors_count(s), sizeof(float));
+        buf_init(&k->core, SITE_CORE_BYTES_MAX);
+        if (!k->vectors) {
+            log_line(LOG_ERROR, "site", "checkpoint_failed",
+                     "text=\"no memory for a snapshot of %" PRIu64 " numbers\"", vectors_count(s));
+            return false;
+        }
+    }
+    float *at = k->vectors;
+    memcpy(at, s->theta, s->elements * sizeof(float));
+    at += s->elements;
+    memcpy(at, s->s, s->elements * sizeof(float));
+    at += s->elements;
+    for (size_t i = 0; i < s->arrays_count; at += s->arrays[i].count, i++)
+        memcpy(at, s->arrays[i].data, s->arrays[i].count * sizeof(float));
+    for (size_t i = 0; i < s->counters_count; i++) k->counters[i] = s->counters[i];
+    buf_reset(&k->core);
+    site_save(&s->core, &k->core);
+    CHECK(!k->core.overflow);
+    k->steps = s->core.steps_total;
+    k->base = s->core.base;
+    k->busy = true;
+    job->is_checkpoint = true;
+    job->base_kept = s->core.base;
+    for (uint32_t i = 0; i < s->core.deltas_count; i++)
+        job->dids[job->dids_count++] = s->core.deltas[i].c.did;
+    s->changes_saved = s->changes;
+    s->saved_at = os_now();
+    if (s->jobs_last) s->jobs_last->next = job;
+    else s->jobs_first = job;
+    s->jobs_last = job;
+    CHECK(pthread_cond_broadcast(&s->changed) == 0);
+    return true;
+}
+
+static void counters_put(const struct snapshot *k, size_t n, uint8_t *out) {
+    for (size_t i = 0; i < n; i++) put_le64(out + 8 * i, k->counters[i]);
+}
+
+static void meta_set(const struct brg_site *s, struct tensors *t, const uint8_t *counters) {
+    const struct snapshot *k = &s->snap;
+    char text[64];
+    struct checksum sum;
+    checksum_init(&sum);
+    checksum_update(&sum, k->vectors, vectors_count(s) * sizeof(float));
+    checksum_update(&sum, counters, 8 * s->counters_count);
+    checksum_update(&sum, k->core.data, k->core.bytes_count);
+    tensors_meta_set(t, "format", "beringia-site-1");
+    tensors_meta_set(t, "site", s->name);
+    id_hex(&s->run.run, text);
+    tensors_meta_set(t, "run", text);
+    snprintf(text, sizeof text, "%" PRIu64, k->steps);
+    tensors_meta_set(t, "steps", text);
+    snprintf(text, sizeof text, "%" PRIu64, k->base);
+    tensors_meta_set(t, "version", text);
+    snprintf(text, sizeof text, "%016" PRIx64, checksum_final(&sum));
+    tensors_meta_set(t, "checksum", text);
+}
+
+static enum brg_status write_file(struct brg_site *s, const struct tensors *t, const struct buf *header,
+                                  const uint8_t *counters, const char *path, struct err *e) {
+    const struct snapshot *k = &s->snap;
+    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return os_errno(e, errno, "opening", path);
+    CHECK(header->bytes_count == t->data_offset);
+    TRY(os_write_all(fd, header->data, header->bytes_count, path, e));
+    TRY(os_write_all(fd, k->vectors, vectors_count(s) * sizeof(float), path, e));
+    TRY(os_write_all(fd, counters, 8 * s->counters_count, path, e));
+    TRY(os_write_all(fd, k->core.data, k->core.bytes_count, path, e));
+    if (fsync(fd) != 0) return os_errno(e, errno, "syncing", path);
+    return BRG_OK;
+}
+
+enum brg_status local_checkpoint_write(struct brg_site *s, struct write_job *job, struct err *e) {
+    (void)job;
+    char path[OS_PATH_MAX], temp[OS_PATH_MAX];
+    os_path(path, s->dir, "checkpoint.safetensors");
+    os_path(temp, s->dir, "checkpoint.safetensors.tmp");
+    time_ns began = os_now();
+    uint8_t counters[8 * SITE_COUNTERS_MAX];
+    counters_put(&s->snap, s->counters_count, counters);
+    struct tensors t = {0};
+    layout(s, s->snap.core.bytes_count, &t);
+    meta_set(s, &t, counters);
+    AUTO_BUF struct buf header = {.bytes_max = 1 << 20};
+    enum brg_status status = tensors_header(&t, &header, e);
+    if (status == BRG_OK) status = write_file(s, &t, &header, counters, temp, e);
+    tensors_fini(&t);
+    if (status == BRG_OK) status = os_rename_durable(temp, path, e);
+    if (status != BRG_OK) {
+        remove(temp);
+        return status;
+    }
+    log_line(LOG_DEBUG, "site", "checkpoint", "steps=%" PRIu64 " version=%" PRIu64 " seconds=%.3f",
+             s->snap.steps, s->snap.base, (double)(os_now() - began) / NS_PER_S);
+    return BRG_OK;
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------ */
+
+static enum brg_status find(const struct tensors *t, const char *name, enum tensor_type type,
+                            uint64_t elements, const struct tensor **out, struct err *e) {
+    const struct tensor *x = tensors_find(t, name);
+    if (!x || x->type != type || (elements != UINT64_MAX && x->elements != elements))
+        return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint's \"%s\" is missing or of another size",
+                       name);
+    *out = x;
+    return BRG_OK;
+}
+
+/* Everything is where this trainer expects it, and the sum over all data is right. */
+static enum brg_status verify(const struct brg_site *s, const struct tensors *t, int fd, const char *path,
+                              struct err *e) {
+    const struct tensor *x = NULL;
+    TRY(find(t, "weights", TENSOR_F32, s->elements, &x, e));
+    TRY(find(t, "subtraction_base", TENSOR_F32, s->elements, &x, e));
+    for (size_t i = 0; i < s->arrays_count; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "array.%s", s->array_names[i]);
+        TRY(find(t, name, TENSOR_F32, s->arrays[i].count, &x, e));
+    }
+    if (s->counters_count > 0) TRY(find(t, "counters", TENSOR_I64, s->counters_count, &x, e));
+    TRY(find(t, "core", TENSOR_U8, UINT64_MAX, &x, e));
+    if (x->bytes > SITE_CORE_BYTES_MAX || x->offset + x->bytes != t->file_bytes)
+        return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint's \"core\" is not at its place");
+    char want[32] = "", have[32];
+    tensors_meta_get(t, "checksum", want, sizeof want);
+    AUTO_FREE uint8_t *piece = mem_alloc(READ_BYTES, 1);
+    struct checksum sum;
+    checksum_init(&sum);
+    for (uint64_t at = t->data_offset; at < t->file_bytes;) {
+        size_t n = t->file_bytes - at < READ_BYTES ? (size_t)(t->file_bytes - at) : READ_BYTES;
+        TRY(os_pread_all(fd, piece, n, at, path, e));
+        checksum_update(&sum, piece, n);
+        at += n;
+    }
+    snprintf(have, sizeof have, "%016" PRIx64, checksum_final(&sum));
+    if (strcmp(want, have) != 0)
+        return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint's content does not have its checksum");
+    return BRG_OK;
+}
+
+static enum brg_status restore(struct brg_site *s, const struct tensors *t, int fd, const char *path,
+                               struct err *e) {
+    const struct tensor *core = tensors_find(t, "core");
+    AUTO_FREE uint8_t *bytes = mem_alloc(core->bytes + 1, 1);
+    TRY(os_pread_all(fd, bytes, core->bytes, core->offset, path, e));
+    TRY(site_load(&s->core, bytes, core->bytes, e));
+    uint64_t at = t->data_offset;
+    TRY(os_pread_all(fd, s->theta, s->elements * 4, at, path, e));
+    at += s->elements * 4;
+    TRY(os_pread_all(fd, s->s, s->elements * 4, at, path, e));
+    at += s->elements * 4;
+    for (size_t i = 0; i < s->arrays_count; at += s->arrays[i].count * 4, i++)
+        TRY(os_pread_all(fd, s->arrays[i].data, s->arrays[i].count * 4, at, path, e));
+    uint8_t counters[8 * SITE_COUNTERS_MAX];
+    TRY(os_pread_all(fd, counters, 8 * s->counters_count, at, path, e));
+    for (size_t i = 0; i < s->counters_count; i++) s->counters[i] = get_le64(counters + 8 * i);
+    return BRG_OK;
+}
+
+enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) {
+    char path[OS_PATH_MAX];
+    os_path(path, s->dir, "checkpoint.safetensors");
+    if (!os_exists(path)) return err_set(e, BRG_E_MISSING, "no local checkpoint");
+    struct tensors t = {0};
+    enum brg_status status = tensors_read(path, &t, e);
+    if (status == BRG_OK) {
+        AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+        status = fd < 0 ? os_errno(e, errno, "opening", path) : verify(s, &t, fd, path, e);
+        if (status == BRG_OK) status = restore(s, &t, fd, path, e);
+    }
+    tensors_fini(&t);
+    return status;
+}
+
+/* ---- Sweeping ------------------------------------------------------------------------------------ */
+
+static bool did_needed(const struct brg_site *s, const struct write_job *k, const struct id128 *did) {
+    for (uint32_t i = 0; i < k->dids_count; i++)
+        if (id_equal(&k->dids[i], did)) return true;
+    for (uint32_t i = 0; i < s->core.deltas_count; i++)
+        if (id_equal(&s->core.deltas[i].c.did, did)) return true;
+    return false;
+}
+
+static bool outbox_stale(const struct brg_site *s, const struct write_job *k, const char *name) {
+    char hex[ID_HEX_BYTES];
+    struct id128 did;
+    if (strlen(name) != 32 + 6 || strcmp(name + 32, ".delta") != 0) return false;
+    memcpy(hex, name, 32);
+    hex[32] = '\0';
+    return hex_decode(hex, did.v, ID_BYTES) && !did_needed(s, k, &did);
+}
+
+static bool base_stale(const struct brg_site *s, const struct write_job *k, const char *name) {
+    char digits[24];
+    size_t n = strspn(name, "0123456789");
+    uint64_t version;
+    if (n == 0 || n >= sizeof digits || strncmp(name + n, ".safetensors", 12) != 0) return false;
+    memcpy(digits, name, n);
+    digits[n] = '\0';
+    if (!parse_u64(digits, &version)) return false;
+    uint64_t kept = k->base_kept < s->core.base || !s->core.loaded ? k->base_kept : s->core.base;
+    return version < kept;
+}
+
+static void sweep_dir(const struct brg_site *s, const struct write_job *k, const char *sub,
+                      bool stale(const struct brg_site *, const struct write_job *, const char *)) {
+    char path[OS_PATH_MAX];
+    DIR *d = opendir(os_path(path, s->dir, "%s", sub));
+    if (!d) return;
+    for (struct dirent *f = readdir(d); f; f = readdir(d))
+        if (stale(s, k, f->d_name)) (void)unlinkat(dirfd(d), f->d_name, 0);
+    closedir(d);
+}
+
+void local_sweep(struct brg_site *s, const struct write_job *checkpoint) {
+    sweep_dir(s, checkpoint, "outbox", outbox_stale);
+    sweep_dir(s, checkpoint, "base", base_stale);
+}

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* site_os.c - the C API of include/beringia.h over the core: opening, joining, closing.
+ *
+ *   training thread          lock           threads
+ *   brg_take  -- site_take --+
+ *   brg_step  -- site_trained+-- core --+-- control    POST join, lease, commit, outcome, ...
+ *   brg_sync  -- duty_run ---+          +-- beat       POST heartbeat
+ *                                       +-- up, down   blobs, versions
+ *                                       +-- writer     outbox, local checkpoint
+ *
+ * Only the training thread touches the weights, and only inside the calls above; only the core decides.
+ * loop_os.c has the calls of the training loop. */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "site/site_os.h"
+
+static_assert(BRG_GO == (int)BRG_OK, "one numbering");
+static_assert(BRG_FAIL_USAGE == (int)BRG_E_USAGE, "one numbering");
+static_assert(BRG_FAIL_CONFIG == (int)BRG_E_CONFIG, "one numbering");
+static_assert(BRG_FAIL_BUSY == (int)BRG_E_BUSY, "one numbering");
+static_assert(BRG_FAIL_DATA == (int)BRG_E_MANIFEST, "one numbering");
+static_assert(BRG_FAIL_NET == (int)BRG_E_NET, "one numbering");
+static_assert(BRG_FAIL_REFUSED == (int)BRG_E_REFUSED, "one numbering");
+static_assert(BRG_FAIL_FENCED == (int)BRG_E_FENCED, "one numbering");
+static_assert(BRG_FAIL_NONFINITE == (int)BRG_E_NONFINITE, "one numbering");
+static_assert(BRG_FAIL_MODEL == (int)BRG_E_MODEL, "one numbering");
+static_assert(BRG_FAIL_TIMEOUT == (int)BRG_E_TIMEOUT, "one numbering");
+
+const char *brg_version(void) {
+    return "0.1.0";
+}
+
+const char *brg_status_name(int status) {
+    if (status == BRG_WAIT) return "WAIT";
+    if (status == BRG_DRAIN) return "DRAIN";
+    if (status == BRG_COMPLETE) return "COMPLETE";
+    return status_name((enum brg_status)status);
+}
+
+const char *brg_status_sentence(int status) {
+    if (status == BRG_WAIT) return "no samples now";
+    if (status == BRG_DRAIN) return "stop soon, on request";
+    if (status == BRG_COMPLETE) return "the run is complete";
+    return status_sentence((enum brg_status)status);
+}
+
+void brg_options_init(struct brg_options *o) {
+    memset(o, 0, sizeof *o);
+    o->struct_bytes = sizeof *o;
+    o->batch_samples = 8;
+    o->timeout_ns = 30 * (int64_t)NS_PER_S;
+    o->checkpoint_every_ns = 60 * (int64_t)NS_PER_S;
+    o->warmup_steps = 20;
+}
+
+/* ---- Open ---------------------------------------------------------------------------------------- */
+
+static time_ns deadline_of(int64_t timeout_ns) {
+    return timeout_ns < 0 ? TIME_NS_NEVER : os_now() + timeout_ns;
+}
+
+static enum brg_status token_read(struct brg_site *s, const char *path, struct err *e) {
+    AUTO_BUF struct buf b = {.bytes_max = sizeof s->token - 1};
+    TRY(os_read_file(path, sizeof s->token - 1, &b, e));
+    size_t n = 0;
+    while (n < b.bytes_count && b.data[n] > ' ' && b.data[n] < 0x7f) n++;
+    if (n == 0) return err_set(e, BRG_E_CONFIG, "%s: no token in it", path);
+    memcpy(s->token, b.data, n);
+    s->token[n] = '\0';
+    return BRG_OK;
+}
+
+static enum brg_status options_take(struct brg_site *s, const struct brg_options *o, struct err *e) {
+    if (!o || o->struct_bytes != sizeof *o)
+        return err_set(e, BRG_E_USAGE, "struct brg_options is of another version; call brg_options_init");
+    if (!o->hub_url || strlen(o->hub_url) >= sizeof s->url)
+        return err_set(e, BRG_E_CONFIG, "hub_url: want http://HOST:PORT");
+    if (!o->site_name || !wire_name_valid(o->site_name))
+        return err_set(e, BRG_E_CONFIG, "site_name \"%.60s\": want [a-z0-9][a-z0-9_-]*, at most %d bytes",
+                       o->site_name ? o->site_name : "", WIRE_NAME_MAX - 1);
+    if (!o->state_dir || strlen(o->state_dir) + 80 >= sizeof s->dir)
+        return err_set(e, BRG_E_CONFIG, "state_dir: want a directory");
+    if (!o->data_dir && !o->data_fingerprint)
+        return err_set(e, BRG_E_CONFIG, "data_dir: want a packed data set");
+    if (o->batch_samples == 0 || o->batch_samples > SITE_TAKE_MAX)
+        return err_set(e, BRG_E_CONFIG, "batch_samples: want 1 to %d", SITE_TAKE_MAX);
+    snprintf(s->url, sizeof s->url, "%s", o->hub_url);
+    snprintf(s->name, sizeof s->name, "%s", o->site_name);
+    snprintf(s->dir, sizeof s->dir, "%s", o->state_dir);
+    s->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
+    s->checkpoint_every_ns = o->checkpoint_every_ns;
+    s->batch = o->batch_samples;
+    s->warmup_steps = o->warmup_steps;
+    s->seed = o->seed;
+    s->cancel = o->cancel;
+    if (s->seed == 0) os_random(&s->seed, sizeof s->seed);
+    return o->token_file ? token_read(s, o->token_file, e) : BRG_OK;
+}
+
+static enum brg_status dirs_make(struct brg_site *s, struct err *e) {
+    char path[OS_PATH_MAX];
+    TRY(os_mkdirs(os_path(path, s->dir, "outbox"), e));
+    TRY(os_mkdirs(os_path(path, s->dir, "base"), e));
+    return os_lock(os_path(path, s->dir, "lock"), &s->lock_fd, e);
+}
+
+/* Tries until the hub answers; says once that it does not. */
+static enum brg_status run_fetch(struct brg_site *s, time_ns until, struct err *e) {
+    struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = s->timeout_ns};
+    struct client *c;
+    TRY(client_open(&o, &c, e));
+    enum brg_status status;
+    time_ns pause = 200 * (time_ns)NS_PER_MS;
+    bool told = false;
+    for (;;) {
+        status = client_run(c, &s->run, e);
+        if (status == BRG_OK || status_class(status) != BRG_CLASS_RETRY) break;
+        if (!told)
+            log_line(LOG_WARN, "site", "hub_unreachable", "text=\"%s\" remedy=\"waiting for it\"", e->text);
+        told = true;
+        for (time_ns wake = os_now() + pause; os_now() < wake && !site_cancelled(s);) {
+            struct timespec nap = {.tv_nsec = 50 * NS_PER_MS};
+            nanosleep(&nap, NULL);
+            if (os_now() >= until) break;
+        }
+        if (site_cancelled(s) || os_now() >= until) break;
+        if (pause < 5 * (time_ns)NS_PER_S) pause *= 2;
+    }
+    client_close(c);
+    if (status == BRG_OK && told) log_line(LOG_INFO, "site", "hub_back", "text=\"the hub answers\"");
+    return status;
+}
+
+static enum brg_status data_check(struct brg_site *s, const struct brg_options *o, struct err *e) {
+    if (o->data_dir) {
+        TRY(data_open(o->data_dir, !o->data_trusted, &s->data, e));
+        s->fingerprint = data_fingerprint(s->data);
+    } else {
+        memcpy(s->fingerprint.v, o->data_fingerprint, HASH_BYTES);
+    }
+    if (s->run.protocol != WIRE_PROTOCOL)
+        return err_set(e, BRG_E_REFUSED, "the hub speaks protocol %u, this program %d; use equal versions",
+                       s->run.protocol, WIRE_PROTOCOL);
+    if (!hash_equal(&s->fingerprint, &s->run.fingerprint))
+        return err_set(e, BRG_E_MANIFEST, "%s holds other data than the run's: pack the same text with the "
+                       "same settings, or copy the run's data set here",
+                       o->data_dir ? o->data_dir : "the caller");
+    return BRG_OK;
+}
+
+static void site_free(struct brg_site *s) {
+    if (s->lock_fd >= 0) close(s->lock_fd);
+    data_close(s->data);
+    tensors_fini(&s->table);
+    mem_free(s->theta_own);
+    mem_free(s->s);
+    mem_free(s->positions);
+    mem_free(s->snap.vectors);
+    buf_fini(&s->snap.core);
+    if (s->core_ready) site_out_fini(&s->out);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    memset(s->token, 0, sizeof s->token);
+    mem_free(s);
+}
+
+int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **out, char *why,
+             size_t why_bytes) {
+    struct err e = {0};
+    time_ns until = deadline_of(timeout_ns);
+    struct brg_site *s = mem_alloc(1, sizeof *s);
+    s->lock_fd = -1;
+    CHECK(pthread_mutex_init(&s->lock, NULL) == 0);
+    pthread_condattr_t attr;
+    CHECK(pthread_condattr_init(&attr) == 0);
+    CHECK(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
+    CHECK(pthread_cond_init(&s->changed, &attr) == 0);
+    pthread_condattr_destroy(&attr);
+    enum brg_status status = options_take(s, o, &e);
+    if (status == BRG_OK) status = client_global_init(&e);
+    if (status == BRG_OK) status = dirs_make(s, &e);
+    if (status == BRG_OK) status = run_fetch(s, until, &e);
+    if (status == BRG_OK) status = data_check(s, o, &e);
+    int result = status != BRG_OK && site_cancelled(s) ? BRG_DRAIN : (int)status;
+    if (result == BRG_GO) {
+        *out = s;
+        return BRG_GO;
+    }
+    if (why && why_bytes > 0) snprintf(why, why_bytes, "%s", e.text);
+    site_free(s);
+    return result;
+}
+
+const char *brg_model_json(const struct brg_site *s) {
+    return s->run.model_json;
+}
+
+int brg_run(const struct brg_site *s, struct brg_run *out) {
+    if (!out || out->struct_bytes != sizeof *out) return BRG_FAIL_USAGE;
+    const struct wire_run *r = &s->run;
+    *out = (struct brg_run){
+        .struct_bytes = sizeof *out, .parameters = r->parameters, .positions = r->positions,
+        .seq_len = r->seq_len, .vocab_size = r->vocab_size, .epochs = r->epochs,
+        .steps_per_round = r->steps, .beta1 = r->beta1, .beta2 = r->beta2, .eps = r->eps,
+        .weight_decay = r->weight_decay, .clip = r->clip, .lr = r->lr};
+    return BRG_GO;
+}
+
+/* ---- Join ---------------------------------------------------------------------------------------- */
+
+static enum brg_status table_take(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < t->tensors_count; i++) {
+        const struct brg_tensor *x = &t->tensors[i];
+        bool good = x->name && strlen(x->name) < TENSOR_NAME_MAX && x->dims > 0 &&
+                    x->dims <= TENSOR_DIMS_MAX;
+        uint64_t n = 1;
+        for (uint32_t k = 0; good && k < x->dims; k++)
+            good = x->shape[k] > 0 && !__builtin_mul_overflow(n, x->shape[k], &n);
+        if (!good || total + n < total)
+            return err_set(e, BRG_E_USAGE, "tensor %zu: want a name, 1 to %d dimensions, sizes above 0", i,
+                           TENSOR_DIMS_MAX);
+        tensors_add(&s->table, x->name, TENSOR_F32, x->dims, x->shape);
+        total += n;
+    }
+    s->elements = total;
+    s->tensors_hash = tensors_hash(&s->table);
+    if (total != s->run.parameters || !hash_equal(&s->tensors_hash, &s->run.tensors))
+        return err_set(e, BRG_E_MODEL, "this model's tensors (%zu, %" PRIu64 " parameters) are not the run's "
+                       "(%" PRIu64 " parameters): names, shapes and order must be equal", t->tensors_count,
+                       total, s->run.parameters);
+    return BRG_OK;
+}
+
+static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
+    if (!t || t->struct_bytes != sizeof *t || t->arrays_count > SITE_ARRAYS_MAX ||
+        t->counters_count > SITE_COUNTERS_MAX)
+        return err_set(e, BRG_E_USAGE, "struct brg_trainer: wrong size, or more than %d arrays or counters",
+                       SITE_ARRAYS_MAX);
+    TRY(table_take(s, t, e));
+    for (size_t i = 0; i < t->arrays_count; i++) {
+        if (!t->arrays[i].name || strlen(t->arrays[i].name) >= sizeof s->array_names[i] ||
+            !t->arrays[i].data)
+            return err_set(e, BRG_E_USAGE, "array %zu: want a short name and data", i);
+        s->arrays[i] = t->arrays[i];
+        snprintf(s->array_names[i], sizeof s->array_names[i], "%s", t->arrays[i].name);
+    }
+    s->arrays_count = t->arrays_count;
+    s->counters = t->counters;
+    s->counters_count = t->counters_count;
+    s->theta = t->weights;
+    if (!s->theta) s->theta = s->theta_own = try_mem_alloc(s->elements, sizeof(float));
+    s->s = try_mem_alloc(s->elements, sizeof(float));
+    if (!s->theta || !s->s)
+        return err_set(e, BRG_E_MEMORY, "no memory for two vectors of %" PRIu64 " weights", s->elements);
+    return BRG_OK;
+}
+
+static void core_begin(struct brg_site *s) {
+    const struct wire_run *r = &s->run;
+    struct site_settings set = {
+        .run = r->run, .fingerprint = s->fingerprint, .tensors = s->tensors_hash,
+        .tokens_per_sample = r->seq_len, .elements = s->elements, .codec = (enum codec)r->codec,
+        .batch = s->batch, .pending_max = 1, .steps_target = r->steps, .seed = s->seed,
+        .retry_min_ns = 250 * (time_ns)NS_PER_MS, .retry_max_ns = s->timeout_ns,
+        .answer_ns = TIME_NS_NEVER, .warmup_steps = s->warmup_steps,
+        .schedule = {.kind = (enum schedule_kind)r->schedule, .lr = r->lr,
+                     .lr_min_ratio = r->lr_min_ratio, .tokens_total = r->tokens_total,
+                     .tokens_warmup = r->warmup_tokens, .decay_share = r->decay_share}};
+    memcpy(set.name, s->name, sizeof set.name);
+    struct id128 boot;
+    os_random(boot.v, sizeof boot.v);
+    site_init(&s->core, &set, &boot);
+    site_out_init(&s->out);
+    s->core_ready = true;
+}
+
+/* Every file that the restored state leans on, or the state is of no use. */
+static enum brg_status files_check(struct brg_site *s, struct err *e) {
+    uint64_t tokens;
+    TRY(local_base_verify(s, s->core.base, true, &tokens, &s->base_theta, e));
+    for (uint32_t i = 0; i < s->core.deltas_count; i++) {
+        struct site_delta *d = &s->core.deltas[i];
+        char path[OS_PATH_MAX];
+        if (d->state == DELTA_FAILED) continue;
+        local_delta_path(s, &d->c.did, path);
+        AUTO_BUF struct buf b = {0};
+        b.bytes_max = DELTA_HEADER_BYTES + codec_bytes((enum codec)d->c.codec, s->elements);
+        TRY(os_read_file(path, b.bytes_max, &b, e));
+        struct hash h = hash_of(b.data, b.bytes_count);
+        if (d->state == DELTA_CUT) { /* the file was on its way to the disk; it arrived */
+            d->c.blob = h;
+            d->c.bytes = b.bytes_count;
+            d->state = DELTA_UPLOAD;
+        }
+        if (!hash_equal(&h, &d->c.blob))
+            return err_set(e, BRG_E_CORRUPT, "%s: does not have its hash", path);
+    }
+    return BRG_OK;
+}
+
+static void restore(struct brg_site *s) {
+    struct err e = {0};
+    enum brg_status status = local_checkpoint_read(s, &e);
+    if (status == BRG_E_MISSING) return;
+    if (status != BRG_OK) {
+        log_line(LOG_WARN, "site", "checkpoint_unusable", "text=\"%s\" remedy=\"joining afresh; local work "
+                 "that was not handed in is done again\"", e.text);
+        return;
+    }
+    status = files_check(s, &e);
+    if (status != BRG_OK) {
+        log_line(LOG_WARN, "site", "local_files", "text=\"%s\"", e.text);
+        site_forget(&s->core, "local files are missing or damaged", &s->out.notes);
+        site_notes(s, &s->out.notes);
+        return;
+    }
+    log_line(LOG_INFO, "site", "restored", "steps=%" PRIu64 " version=%" PRIu64 " segment_steps=%" PRIu64
+             " contributions=%u leases=%u", s->core.steps_total, s->core.base, s->core.seg.steps,
+             s->core.deltas_count, s->core.leases_count);
+}
+
+static enum brg_status join_begin(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
+    tensors_fini(&s->table);
+    memset(&s->table, 0, sizeof s->table);
+    mem_free(s->s);
+    mem_free(s->theta_own);
+    s->s = s->theta_own = NULL;
+    TRY(trainer_take(s, t, e));
+    core_begin(s);
+    restore(s);
+    s->saved_at = os_now();
+    TRY(site_threads_start(s, e));
+    s->joined_once = true;
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    site_event(s, &(struct site_event){.kind = SITE_START});
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return BRG_OK;
+}
+
+int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns) {
+    struct err e = {0};
+    time_ns until = deadline_of(timeout_ns);
+    if (!s->joined_once) {
+        enum brg_status status = join_begin(s, t, &e);
+        if (status != BRG_OK) {
+            snprintf(s->why, sizeof s->why, "%s", e.text);
+            return (int)status;
+        }
+    }
+    int result = BRG_FAIL_TIMEOUT;
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    do {
+        int changed = 0;
+        if (s->core.state == SITE_STOPPED) {
+            result = (int)s->core.stop_status;
+            snprintf(s->why, sizeof s->why, "%s", s->core.stop_text);
+            break;
+        }
+        if (site_duty(&s->core) == SITE_DUTY_LOAD) {
+            if (duty_run(s, SITE_DUTY_LOAD, &changed, &e) != BRG_OK)
+                log_line(LOG_WARN, "site", "load_failed", "text=\"%s\"", e.text);
+            site_notes(s, &s->out.notes);
+            site_tick(s);
+        }
+        if (s->core.state == SITE_ACTIVE && s->core.loaded) result = BRG_GO;
+        else if (site_cancelled(s)) result = BRG_DRAIN;
+        else site_nap(s, until);
+    } while (result == BRG_FAIL_TIMEOUT && os_now() < until);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    if (result == BRG_FAIL_TIMEOUT) snprintf(s->why, sizeof s->why, "the hub did not let this site in yet");
+    return result;
+}
+
+/* ---- Close --------------------------------------------------------------------------------------- */
+
+/* Hands in, waits, leaves. True: nothing is left that only this directory knows. */
+static bool close_politely(struct brg_site *s, time_ns until) {
+    struct err e = {0};
+    site_event(s, &(struct site_event){.kind = SITE_CLOSE});
+    for (;;) {
+        int changed = 0;
+        enum site_duty duty = site_duty(&s->core);
+        bool more = false;
+        if (duty != SITE_DUTY_NONE && duty != SITE_DUTY_LOAD) {
+            uint64_t before = s->changes;
+            if (duty_run(s, duty, &changed, &e) != BRG_OK)
+                log_line(LOG_ERROR, "site", "handing_in_failed", "text=\"%s\"", e.text);
+            more = s->changes != before;
+            site_notes(s, &s->out.notes);
+            if (changed & BRG_CHANGED_HANDED_IN && !s->snap.busy) { /* before the network may fail */
+                struct write_job *job = mem_alloc(1, sizeof *job);
+                if (!local_checkpoint_begin(s, job)) mem_free(job);
+            }
+            site_tick(s);
+        }
+        bool unborn = s->core.inc == 0 && s->core.deltas_count == 0;
+        if (s->core.state >= SITE_GONE || unborn) return s->core.state != SITE_STOPPED;
+        if (os_now() >= until) return false;
+        if (!more) site_nap(s, until);
+    }
+}
+
+int brg_close(struct brg_site *s, int64_t timeout_ns) {
+    if (!s) return BRG_GO;
+    int result = BRG_GO;
+    if (s->threads_run) {
+        time_ns until = deadline_of(timeout_ns);
+        CHECK(pthread_mutex_lock(&s->lock) == 0);
+        bool stopped = s->core.state == SITE_STOPPED;
+        bool clean = !stopped && close_politely(s, until);
+        if (s->core.state == SITE_STOPPED) result = (int)s->core.stop_status;
+        else if (!clean) result = BRG_FAIL_TIMEOUT;
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        /* After FENCED this directory may belong to somebody else's process by now: hands off. */
+        if (result != BRG_FAIL_FENCED && s->core.loaded && s->changes != s->changes_saved)
+            (void)brg_checkpoint(s);
+        site_threads_stop(s);
+        log_line(LOG_INFO, "site", "closed", "result=%s steps=%" PRIu64 " samples=%" PRIu64
+                 " handed_in=%" PRIu64 " pending=%u", brg_status_name(result), s->core.steps_total,
+                 s->core.samples_total, s->core.handed_in, s->core.deltas_count);
+    }
+    site_free(s);
+    return result;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* site_os.h - what the files of the site's shore share. See site_os.c. */
+#ifndef SITE_SITE_OS_H
+#define SITE_SITE_OS_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+
+#include "base/os.h"
+#include "beringia.h"
+#include "data/data.h"
+#include "site/core.h"
+#include "site/weights.h"
+#include "store/store.h"
+#include "wire/client.h"
+
+enum { SITE_ARRAYS_MAX = 16, SITE_COUNTERS_MAX = 16, SITE_CORE_BYTES_MAX = 256 * 1024, SITE_ORDERS = 4 };
+
+enum line { LINE_CONTROL, LINE_BEAT, LINE_UP, LINE_DOWN, LINES_COUNT }; /* a thread and a connection */
+
+struct write_job { /* a contribution's file, or a local checkpoint */
+    struct write_job *next;
+    bool is_checkpoint;
+    struct id128 did;
+    uint8_t *bytes; /* a contribution: header and payload */
+    uint64_t bytes_count;
+    uint64_t base_kept;    /* checkpoint: versions below are not needed once it is durable */
+    uint32_t dids_count;   /* checkpoint: contributions it names */
+    struct id128 dids[SITE_PENDING_MAX];
+    bool done;
+    enum brg_status status; /* a job that somebody waits for is freed by the waiter */
+    bool waited_for;
+};
+
+struct snapshot { /* memory behind one checkpoint under way; one at a time */
+    float *vectors; /* theta, S, arrays */
+    struct buf core;
+    uint64_t counters[SITE_COUNTERS_MAX];
+    uint64_t steps, base;
+    bool busy;
+};
+
+struct brg_site {
+    pthread_mutex_t lock; /* guards core and everything below that is not the training thread's own */
+    pthread_cond_t changed;
+    struct site_core core;
+    struct site_out out;
+    bool core_ready, threads_run;
+    atomic_bool stopping, drain;
+    const volatile int *cancel;
+
+    /* duties that wait for their thread */
+    struct client *clients[LINES_COUNT];
+    pthread_t threads[LINES_COUNT], writer;
+    bool job_new[LINES_COUNT];
+    uint64_t job_id[LINES_COUNT]; /* control, beat: id; down: version */
+    struct wire_request job_request[2];
+    struct id128 job_did;
+    struct write_job *jobs_first, *jobs_last;
+    struct snapshot snap;
+
+    /* fixed after open */
+    char url[1024], name[WIRE_NAME_MAX], dir[OS_PATH_MAX], token[256];
+    time_ns timeout_ns, checkpoint_every_ns;
+    uint64_t batch, warmup_steps, seed;
+    int lock_fd;
+    struct wire_run run;
+    struct dataset *data;
+    struct hash fingerprint;
+
+    /* fixed after join */
+    bool joined_once;
+    struct tensors table;
+    struct hash tensors_hash;
+    uint64_t elements;
+    float *theta, *s, *theta_own; /* theta_own: allocated here, or NULL */
+    struct brg_array arrays[SITE_ARRAYS_MAX];
+    char array_names[SITE_ARRAYS_MAX][64];
+    size_t arrays_count, counters_count;
+    uint64_t *counters;
+    struct hash base_theta; /* of the version rebased on */
+
+    /* the training thread's own */
+    uint64_t changes, changes_saved; /* what a checkpoint would save, counted */
+    time_ns saved_at, segment_saved_at;
+    struct site_position *positions;
+    uint64_t positions_cap;
+    struct order orders[SITE_ORDERS];
+    bool orders_set[SITE_ORDERS];
+    uint32_t nonfinite;
+    char why[600];
+};
+
+/* All with the lock held. */
+void site_event(struct brg_site *s, const struct site_event *ev); /* steps the core, hands duties out */
+void site_tick(struct brg_site *s);
+void site_notes(struct brg_site *s, struct buf *notes);
+/* Waits on changed until `until` (TIME_NS_NEVER: no limit) or 100 ms at most, so that flags set by
+ * signal handlers are seen. */
+void site_nap(struct brg_site *s, time_ns until);
+bool site_cancelled(struct brg_site *s);
+
+/* threads_os.c */
+enum brg_status site_threads_start(struct brg_site *s, struct err *e) MUST_USE;
+void site_threads_stop(struct brg_site *s); /* without the lock */
+void site_writer_drain(struct brg_site *s); /* lock held: waits until the writer has nothing to do */
+
+/* local_os.c: files of the state directory */
+void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]);
+void local_delta_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]);
+/* The checkpoint of `version` is whole and of this run; its tokens and theta's hash. */
+enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bool deep,
+                                  uint64_t *out_tokens, struct hash *out_theta, struct err *e) MUST_USE;
+/* Copies the state into the snapshot and queues the writing. False: the last one is still under way. */
+bool local_checkpoint_begin(struct brg_site *s, struct write_job *job);
+enum brg_status local_checkpoint_write(struct brg_site *s, struct write_job *job, struct err *e) MUST_USE;
+/* E_MISSING: there is none. */
+enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) MUST_USE;
+void local_sweep(struct brg_site *s, const struct write_job *checkpoint); /* lock held */
+
+/* duty_os.c: what the training thread does to the weights; lock held. A duty that can not be done yet
+ * changes nothing. */
+enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e) MUST_USE;
+
+#endif

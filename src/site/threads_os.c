@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* threads_os.c - the site's threads: one for control messages, one for heartbeats, one each for
+ * uploads and downloads, and a writer for local files. Each network thread has its own connection, so
+ * that a slow upload never costs a heartbeat, and a lost connection never costs the other ones.
+ *
+ * A thread takes its job from the mailbox with the lock held, does it without, and tells the core what
+ * came of it. The core alone decides what happens next, and when. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "site/site_os.h"
+
+/* ---- Mailboxes ---------------------------------------------------------------------------------- */
+
+void site_notes(struct brg_site *s, struct buf *notes) {
+    (void)s;
+    const char *line = buf_cstr(notes);
+    while (*line) {
+        const char *end = strchr(line, '\n');
+        if (!end) break;
+        char event[40] = "note", level[16] = "info", rest[640] = "";
+        (void)sscanf(line, "lvl=%15s ev=%39s", level, event);
+        const char *fields = strstr(line, " ev=");
+        if (fields && fields < end) fields = strchr(fields + 4, ' ');
+        if (fields && fields < end)
+            snprintf(rest, sizeof rest, "%.*s", (int)(end - fields - 1), fields + 1);
+        enum log_level l = LOG_INFO;
+        if (!log_level_parse(level, &l)) l = LOG_INFO;
+        log_line(l, "site", event, "%s", rest);
+        line = end + 1;
+    }
+    buf_reset(notes);
+}
+
+void site_event(struct brg_site *s, const struct site_event *ev) {
+    struct site_out *o = &s->out;
+    site_step(&s->core, os_now(), ev, o);
+    if (o->has_control) {
+        s->job_new[LINE_CONTROL] = true;
+        s->job_id[LINE_CONTROL] = o->control_id;
+        s->job_request[LINE_CONTROL] = o->control;
+    }
+    if (o->has_beat) {
+        s->job_new[LINE_BEAT] = true;
+        s->job_id[LINE_BEAT] = o->beat_id;
+        s->job_request[LINE_BEAT] = o->beat;
+    }
+    if (o->has_upload) {
+        s->job_new[LINE_UP] = true;
+        s->job_did = o->upload_did;
+    }
+    if (o->has_download) {
+        s->job_new[LINE_DOWN] = true;
+        s->job_id[LINE_DOWN] = o->download_version;
+    }
+    site_notes(s, &o->notes);
+    CHECK(pthread_cond_broadcast(&s->changed) == 0);
+}
+
+void site_tick(struct brg_site *s) {
+    site_event(s, &(struct site_event){.kind = SITE_TICK});
+}
+
+static void wait_until(struct brg_site *s, time_ns until) {
+    if (until == TIME_NS_NEVER) {
+        CHECK(pthread_cond_wait(&s->changed, &s->lock) == 0);
+        return;
+    }
+    struct timespec t = {.tv_sec = until / NS_PER_S, .tv_nsec = until % NS_PER_S};
+    int rc = pthread_cond_timedwait(&s->changed, &s->lock, &t);
+    CHECK(rc == 0 || rc == ETIMEDOUT);
+}
+
+void site_nap(struct brg_site *s, time_ns until) {
+    time_ns soon = os_now() + 100 * (time_ns)NS_PER_MS;
+    wait_until(s, until < soon ? until : soon);
+}
+
+bool site_cancelled(struct brg_site *s) {
+    return atomic_load(&s->drain) || (s->cancel && *s->cancel);
+}
+
+/* ---- Messages ----------------------------------------------------------------------------------- */
+
+static void deliver(struct brg_site *s, enum line line, uint64_t id, enum brg_status status,
+                    const struct wire_answer *a, const struct err *e) {
+    bool beat = line == LINE_BEAT;
+    struct site_event ev = {.id = id};
+    if (status == BRG_OK) {
+        ev.kind = beat ? SITE_BEAT_ANSWER : SITE_ANSWER;
+        ev.u.answer = a;
+    } else {
+        bool fatal = status_class(status) != BRG_CLASS_RETRY && !atomic_load(&s->stopping);
+        log_line(fatal ? LOG_WARN : LOG_DEBUG, "site", "no_answer", "text=\"%s\"", e->text);
+        ev.kind = beat ? SITE_BEAT_LOST : SITE_LOST;
+        if (status == BRG_E_REFUSED) {
+            ev.kind = SITE_FATAL;
+            ev.u.fatal.status = status;
+            ev.u.fatal.text = e->text;
+        }
+    }
+    site_event(s, &ev);
+}
+
+static void message_loop(struct brg_site *s, enum line line) {
+    struct wire_request *r = mem_alloc(1, sizeof *r);
+    struct wire_answer *a = mem_alloc(1, sizeof *a);
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    while (!atomic_load(&s->stopping)) {
+        if (!s->job_new[line]) {
+            /* The control thread also keeps the core's timers. */
+            time_ns until = line == LINE_CONTROL ? site_expiry(&s->core) : TIME_NS_NEVER;
+            if (line == LINE_CONTROL && until <= os_now()) site_tick(s);
+            else wait_until(s, until);
+            continue;
+        }
+        s->job_new[line] = false;
+        uint64_t id = s->job_id[line];
+        *r = s->job_request[line];
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        struct err e = {0};
+        enum brg_status status = client_post(s->clients[line], r, a, &e);
+        CHECK(pthread_mutex_lock(&s->lock) == 0);
+        deliver(s, line, id, status, a, &e);
+    }
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    mem_free(r);
+    mem_free(a);
+}
+
+static void *control_main(void *user) {
+    message_loop(user, LINE_CONTROL);
+    return NULL;
+}
+
+static void *beat_main(void *user) {
+    message_loop(user, LINE_BEAT);
+    return NULL;
+}
+
+/* ---- Transfers ---------------------------------------------------------------------------------- */
+
+static void *up_main(void *user) {
+    struct brg_site *s = user;
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    while (!atomic_load(&s->stopping)) {
+        if (!s->job_new[LINE_UP]) {
+            wait_until(s, TIME_NS_NEVER);
+            continue;
+        }
+        s->job_new[LINE_UP] = false;
+        struct id128 did = s->job_did;
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        char path[OS_PATH_MAX];
+        struct err e = {0};
+        local_delta_path(s, &did, path);
+        time_ns began = os_now();
+        enum brg_status status = client_upload(s->clients[LINE_UP], &did, path, &e);
+        double seconds = (double)(os_now() - began) / NS_PER_S;
+        if (status == BRG_OK)
+            log_line(LOG_INFO, "site", "uploaded", "bytes=%" PRId64 " seconds=%.3f",
+                     os_file_bytes(path), seconds);
+        else if (!atomic_load(&s->stopping))
+            log_line(LOG_WARN, "site", "upload_failed", "text=\"%s\"", e.text);
+        CHECK(pthread_mutex_lock(&s->lock) == 0);
+        site_event(s, &(struct site_event){
+            .kind = status == BRG_OK ? SITE_UPLOADED : SITE_UPLOAD_FAILED, .did = did});
+    }
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return NULL;
+}
+
+static enum brg_status fetch(struct brg_site *s, uint64_t version, const struct hash *want,
+                             uint64_t *out_tokens, struct err *e) {
+    char path[OS_PATH_MAX];
+    local_base_path(s, version, path);
+    if (!os_exists(path)) TRY(client_download(s->clients[LINE_DOWN], version, path, e));
+    struct hash theta;
+    enum brg_status status = local_base_verify(s, version, true, out_tokens, &theta, e);
+    if (status == BRG_OK && want && !hash_equal(want, &theta))
+        status = err_set(e, BRG_E_CORRUPT, "%s: not the weights that the hub announced", path);
+    if (status != BRG_OK && status_class(status) != BRG_CLASS_FULL) remove(path);
+    return status;
+}
+
+static void *down_main(void *user) {
+    struct brg_site *s = user;
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    while (!atomic_load(&s->stopping)) {
+        if (!s->job_new[LINE_DOWN]) {
+            wait_until(s, TIME_NS_NEVER);
+            continue;
+        }
+        s->job_new[LINE_DOWN] = false;
+        uint64_t version = s->job_id[LINE_DOWN], tokens = 0;
+        bool head = s->core.round.head == version && !hash_is_zero(&s->core.round.theta);
+        struct hash want = s->core.round.theta;
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        struct err e = {0};
+        time_ns began = os_now();
+        enum brg_status status = fetch(s, version, head ? &want : NULL, &tokens, &e);
+        double seconds = (double)(os_now() - began) / NS_PER_S;
+        if (status == BRG_OK)
+            log_line(LOG_DEBUG, "site", "downloaded", "version=%" PRIu64 " seconds=%.3f", version,
+                     seconds);
+        else if (!atomic_load(&s->stopping))
+            log_line(LOG_WARN, "site", "download_failed", "text=\"%s\"", e.text);
+        CHECK(pthread_mutex_lock(&s->lock) == 0);
+        struct site_event ev = {.kind = status == BRG_OK ? SITE_DOWNLOADED : SITE_DOWNLOAD_FAILED};
+        ev.u.download.version = version;
+        ev.u.download.tokens = tokens;
+        site_event(s, &ev);
+    }
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return NULL;
+}
+
+/* ---- The writer --------------------------------------------------------------------------------- */
+
+/* A full disk is waited out: training goes on meanwhile, and the bytes stay in memory. */
+static enum brg_status write_delta(struct brg_site *s, struct write_job *job) {
+    char path[OS_PATH_MAX];
+    struct err e = {0};
+    local_delta_path(s, &job->did, path);
+    enum brg_status status;
+    bool told = false;
+    while ((status = os_write_file_atomic(path, job->bytes, job->bytes_count, &e)) != BRG_OK) {
+        if (!told) log_line(LOG_ERROR, "site", "outbox_failed", "text=\"%s\"", e.text);
+        told = true;
+        if (atomic_load(&s->stopping)) return status;
+        struct timespec pause = {.tv_sec = 1};
+        nanosleep(&pause, NULL);
+    }
+    return BRG_OK;
+}
+
+static void run_job(struct brg_site *s, struct write_job *job) {
+    struct err e = {0};
+    struct site_event ev = {.kind = SITE_DELTA_STORED, .did = job->did};
+    if (job->is_checkpoint) {
+        job->status = local_checkpoint_write(s, job, &e);
+        if (job->status != BRG_OK)
+            log_line(LOG_ERROR, "site", "checkpoint_failed", "text=\"%s\"", e.text);
+    } else {
+        ev.u.stored.blob = hash_of(job->bytes, job->bytes_count);
+        ev.u.stored.bytes = job->bytes_count;
+        job->status = write_delta(s, job);
+    }
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    if (job->is_checkpoint) {
+        s->snap.busy = false;
+        if (job->status == BRG_OK) local_sweep(s, job);
+    } else if (job->status == BRG_OK) {
+        site_event(s, &ev);
+    }
+    s->jobs_first = job->next;
+    if (!s->jobs_first) s->jobs_last = NULL;
+    job->done = true;
+    CHECK(pthread_cond_broadcast(&s->changed) == 0);
+    mem_free(job->bytes);
+    job->bytes = NULL;
+    if (!job->waited_for) mem_free(job);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+}
+
+static void *writer_main(void *user) {
+    struct brg_site *s = user;
+    for (;;) {
+        CHECK(pthread_mutex_lock(&s->lock) == 0);
+        while (!s->jobs_first && !atomic_load(&s->stopping)) wait_until(s, TIME_NS_NEVER);
+        struct write_job *job = s->jobs_first; /* stays at the head until it is done */
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        if (!job) return NULL; /* only an empty queue ends the writer */
+        run_job(s, job);
+    }
+}
+
+void site_writer_drain(struct brg_site *s) {
+    while (s->jobs_first) wait_until(s, TIME_NS_NEVER);
+}
+
+/* ---- Start and stop ------------------------------------------------------------------------------ */
+
+enum brg_status site_threads_start(struct brg_site *s, struct err *e) {
+    static void *(*const mains[LINES_COUNT])(void *) = {control_main, beat_main, up_main, down_main};
+    struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = s->timeout_ns};
+    for (int i = 0; i < LINES_COUNT; i++)
+        if (!s->clients[i]) TRY(client_open(&o, &s->clients[i], e));
+    sigset_t all, before; /* signals are the program's business, not this library's */
+    sigfillset(&all);
+    CHECK(pthread_sigmask(SIG_BLOCK, &all, &before) == 0);
+    for (int i = 0; i < LINES_COUNT; i++)
+        CHECK(pthread_create(&s->threads[i], NULL, mains[i], s) == 0);
+    CHECK(pthread_create(&s->writer, NULL, writer_main, s) == 0);
+    CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+    s->threads_run = true;
+    return BRG_OK;
+}
+
+void site_threads_stop(struct brg_site *s) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    atomic_store(&s->stopping, true);
+    CHECK(pthread_cond_broadcast(&s->changed) == 0);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    for (int i = 0; i < LINES_COUNT; i++)
+        if (s->clients[i]) client_stop(s->clients[i]);
+    if (s->threads_run) {
+        for (int i = 0; i < LINES_COUNT; i++) CHECK(pthread_join(s->threads[i], NULL) == 0);
+        CHECK(pthread_join(s->writer, NULL) == 0);
+    }
+    s->threads_run = false;
+    for (int i = 0; i < LINES_COUNT; i++) {
+        client_close(s->clients[i]);
+        s->clients[i] = NULL;
+    }
+}

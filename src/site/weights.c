@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* weights.c - see weights.h for the algebra.
+ *
+ * Invariants
+ *   (W1) local = global + own work that is not merged yet. With one site, eta = 1, mu = 0 and fp32 the
+ *        shift of a rebase is zero up to rounding: this is uninterrupted training.
+ *   (W2) S = theta_v - sum of own pending d_dec (plus residuals that later cuts carry).
+ *   (W3) a cut loses nothing: S_before - theta = d_dec + (S_after - theta).
+ * Every sum has a fixed order, so a site's resume repeats its bits. */
+#include "site/weights.h"
+
+#include <string.h>
+
+enum brg_status weights_cut(enum codec c, float *s, const float *theta, size_t n, uint8_t *out,
+                            float *scratch) {
+    float *d = scratch, *decoded = scratch + n;
+    for (size_t i = 0; i < n; i++) d[i] = s[i] - theta[i];
+    TRY(codec_encode(c, d, n, out));
+    TRY(codec_decode(c, out, n, decoded));
+    for (size_t i = 0; i < n; i++) s[i] -= decoded[i]; /* W3 */
+    return BRG_OK;
+}
+
+void weights_rebase(float *theta, float *s, const float *theta_old, const float *theta_new,
+                    const float *merged, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        /* In double: where the merge took exactly the own delta the shift is the merge's own rounding,
+         * so local follows global and no second rounding creeps in, round after round (W1). */
+        double shift = (double)theta_new[i] - (double)theta_old[i];
+        if (merged) shift += (double)merged[i];
+        theta[i] = (float)((double)theta[i] + shift);
+        s[i] = (float)((double)s[i] + shift);
+    }
+}
+
+void weights_add(float *sum, const float *d, size_t n) {
+    for (size_t i = 0; i < n; i++) sum[i] += d[i];
+}
+
+void weights_reset(float *theta, float *s, const float *theta_v, const float *pending, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float x = pending ? theta_v[i] - pending[i] : theta_v[i]; /* W2 */
+        theta[i] = x;
+        s[i] = x;
+    }
+}
+
+/* ---- Checksum: four lanes, so that the multiplications overlap. ------------------------------- */
+
+static uint64_t lane_add(uint64_t lane, uint64_t word) {
+    lane = (lane ^ word) * 0x9e3779b97f4a7c15u;
+    return lane ^ (lane >> 29);
+}
+
+void checksum_init(struct checksum *k) {
+    *k = (struct checksum){.lane = {1, 2, 3, 4}};
+}
+
+static void block_add(struct checksum *k, const uint8_t *p) {
+    for (int i = 0; i < 4; i++) k->lane[i] = lane_add(k->lane[i], get_le64(p + 8 * i));
+}
+
+void checksum_update(struct checksum *k, const void *data, size_t n) {
+    const uint8_t *p = data;
+    size_t have = k->bytes % 32;
+    k->bytes += n;
+    if (have > 0) {
+        size_t take = n < 32 - have ? n : 32 - have;
+        memcpy(k->tail + have, p, take);
+        p += take, n -= take;
+        if (have + take < 32) return;
+        block_add(k, k->tail);
+    }
+    for (; n >= 32; p += 32, n -= 32) block_add(k, p);
+    if (n > 0) memcpy(k->tail, p, n);
+}
+
+uint64_t checksum_final(const struct checksum *k) {
+    struct checksum c = *k;
+    size_t have = c.bytes % 32;
+    memset(c.tail + have, 0, 32 - have);
+    block_add(&c, c.tail);
+    uint64_t h = c.bytes;
+    for (int i = 0; i < 4; i++) h = mix64(h ^ c.lane[i]);
+    return h;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client.h - the site's side of the wire: HTTP(S) through libcurl. Shore.
+ *
+ * A client is one connection with keep-alive and belongs to one thread; client_stop() alone may be
+ * called from others. Every time limit follows from one setting, timeout_ns:
+ *   connect            timeout / 3
+ *   a control message  timeout, from sending to the last byte of the answer
+ *   a transfer         no byte moved for timeout
+ * http_proxy, https_proxy, all_proxy and no_proxy of the environment are honoured.
+ *
+ * Statuses: E_NET nothing usable came back, trying again later is right; E_REFUSED the hub (or a
+ * proxy before it) said no for good; E_MESSAGE the answer is no message of this protocol; E_TIMEOUT
+ * client_stop was called. */
+#ifndef WIRE_CLIENT_H
+#define WIRE_CLIENT_H
+
+#include "base/base.h"
+#include "wire/wire.h"
+
+enum { CLIENT_PIECE_BYTES = 1 << 20 /* of an upload, in one request */ };
+
+struct client_options {
+    const char *url;   /* "http://host:port" or "https://..."; a path in front of /v1 is kept */
+    const char *token; /* NULL: none. Sent as "Authorization: Bearer" */
+    time_ns timeout_ns;
+};
+
+struct client;
+/* Once a process, before any thread is started. */
+enum brg_status client_global_init(struct err *e) MUST_USE;
+enum brg_status client_open(const struct client_options *o, struct client **out, struct err *e)
+    MUST_USE;
+void client_close(struct client *c);
+/* From any thread: what runs now ends soon with E_TIMEOUT, and so does everything after. */
+void client_stop(struct client *c);
+
+enum brg_status client_post(struct client *c, const struct wire_request *r, struct wire_answer *out,
+                            struct err *e) MUST_USE;
+enum brg_status client_run(struct client *c, struct wire_run *out, struct err *e) MUST_USE;
+/* Sends what the hub does not have yet of the file under key did; resumes where an earlier try
+ * ended. OK: the hub has all of it. */
+enum brg_status client_upload(struct client *c, const struct id128 *did, const char *path,
+                              struct err *e) MUST_USE;
+/* Appends to path.part what is missing of version's checkpoint, then renames it to path. E_MISSING:
+ * the hub does not have this version. The caller verifies the content and removes a bad file. */
+enum brg_status client_download(struct client *c, uint64_t version, const char *path, struct err *e)
+    MUST_USE;
+
+#endif

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* client_os.c - see client.h.
+ *
+ * One easy handle, reset before each request: its connection stays open in between. What arrives
+ * goes into a bounded buffer or straight to a file; nothing that a peer sends can make memory grow.
+ * Whether an answer is worth a retry is decided here, in answer_judge(), and nowhere else. */
+#include "wire/client.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/os.h"
+
+enum { URL_MAX = 1024, HEAD_SHOWN = 80 };
+
+struct client {
+    CURL *curl;
+    struct curl_slist *headers_json, *headers_blob;
+    char url[URL_MAX];
+    time_ns timeout_ns;
+    atomic_bool stopped;
+    struct buf body; /* of the answer being received */
+    int fd;          /* download: where the body goes; -1: into the buffer */
+    bool write_failed;
+    int write_errno;
+    long http;
+    char error[CURL_ERROR_SIZE];
+};
+
+enum brg_status client_global_init(struct err *e) {
+    CURLcode rc = curl_global_init(CURL_GLOBAL_DEFAULT);
+    if (rc != CURLE_OK)
+        return err_set(e, BRG_E_INTERNAL, "libcurl does not start: %s", curl_easy_strerror(rc));
+    return BRG_OK;
+}
+
+static bool headers_add(struct curl_slist **list, const char *line) {
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    if (longer) *list = longer;
+    return longer != NULL;
+}
+
+enum brg_status client_open(const struct client_options *o, struct client **out, struct err *e) {
+    bool http = strncmp(o->url, "http://", 7) == 0 || strncmp(o->url, "https://", 8) == 0;
+    size_t n = strlen(o->url);
+    if (!http || n + 160 > URL_MAX)
+        return err_set(e, BRG_E_CONFIG, "hub address \"%.200s\": want http://HOST:PORT or https://...",
+                       o->url);
+    struct client *c = mem_alloc(1, sizeof *c);
+    memcpy(c->url, o->url, n + 1);
+    while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
+    c->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
+    c->fd = -1;
+    buf_init(&c->body, WIRE_BODY_MAX);
+    c->curl = curl_easy_init();
+    bool good = c->curl && headers_add(&c->headers_json, "Content-Type: application/json") &&
+                headers_add(&c->headers_blob, "Content-Type: application/octet-stream") &&
+                headers_add(&c->headers_blob, "Expect:") && headers_add(&c->headers_json, "Expect:");
+    if (good && o->token && *o->token) {
+        char line[400];
+        snprintf(line, sizeof line, "Authorization: Bearer %s", o->token);
+        good = headers_add(&c->headers_json, line) && headers_add(&c->headers_blob, line);
+        memset(line, 0, sizeof line);
+    }
+    if (!good) {
+        client_close(c);
+        return err_set(e, BRG_E_MEMORY, "no memory for a connection");
+    }
+    *out = c;
+    return BRG_OK;
+}
+
+void client_close(struct client *c) {
+    if (!c) return;
+    if (c->curl) curl_easy_cleanup(c->curl);
+    curl_slist_free_all(c->headers_json);
+    curl_slist_free_all(c->headers_blob);
+    buf_fini(&c->body);
+    mem_free(c);
+}
+
+void client_stop(struct client *c) {
+    atomic_store(&c->stopped, true);
+}
+
+/* ---- One request ------------------------------------------------------------------------------ */
+
+static size_t on_body(char *data, size_t size, size_t count, void *user) {
+    struct client *c = user;
+    size_t n = size * count;
+    long http = 0;
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &http);
+    if (c->fd >= 0 && http >= 200 && http < 300) {
+        struct err e;
+        if (os_write_all(c->fd, data, n, "download", &e) != BRG_OK) {
+            c->write_failed = true;
+            c->write_errno = errno;
+            return 0;
+        }
+        return n;
+    }
+    buf_put(&c->body, data, n);
+    return c->body.overflow ? 0 : n;
+}
+
+static int on_progress(void *user, curl_off_t a, curl_off_t b, curl_off_t up, curl_off_t d) {
+    (void)a, (void)b, (void)up, (void)d;
+    const struct client *c = user;
+    return atomic_load(&c->stopped) ? 1 : 0;
+}
+
+static void request_begin(struct client *c, const char *url, bool transfer) {
+    CURL *h = c->curl;
+    long timeout_ms = (long)(c->timeout_ns / NS_PER_MS);
+    buf_reset(&c->body);
+    c->body.overflow = false;
+    c->write_failed = false;
+    c->fd = -1;
+    c->error[0] = '\0';
+    curl_easy_reset(h);
+    curl_easy_setopt(h, CURLOPT_URL, url);
+    curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(h, CURLOPT_USERAGENT, "beringia");
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, c->error);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(h, CURLOPT_WRITEDATA, c);
+    curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(h, CURLOPT_XFERINFODATA, c);
+    curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
+    curl_easy_setopt(h, CURLOPT_TCP_NODELAY, 1L);
+    curl_easy_setopt(h, CURLOPT_HTTPHEADER, transfer ? c->headers_blob : c->headers_json);
+    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, timeout_ms / 3 + 1);
+    if (transfer) { /* no total limit: a slow link is no fault, a silent one is */
+        curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, timeout_ms / 1000 + 1);
+    } else {
+        curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, timeout_ms);
+    }
+}
+
+static enum brg_status request_perform(struct client *c, struct err *e) {
+    if (atomic_load(&c->stopped)) return err_set(e, BRG_E_TIMEOUT, "stopped");
+    CURLcode rc = curl_easy_perform(c->curl);
+    c->http = 0;
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &c->http);
+    if (rc == CURLE_OK) return BRG_OK;
+    if (atomic_load(&c->stopped)) return err_set(e, BRG_E_TIMEOUT, "stopped");
+    if (c->write_failed) return os_errno(e, c->write_errno, "writing", "a download");
+    if (c->body.overflow)
+        return err_set(e, BRG_E_MESSAGE, "%s: the answer is longer than %d bytes", c->url,
+                       WIRE_BODY_MAX);
+    return err_set(e, BRG_E_NET, "%s: %s", c->url,
+                   c->error[0] ? c->error : curl_easy_strerror(rc));
+}
+
+/* The first bytes of a body for people: no control characters, no line ends. */
+static void body_head(struct client *c, char out[HEAD_SHOWN + 1]) {
+    size_t n = 0;
+    for (size_t i = 0; i < c->body.bytes_count && n < HEAD_SHOWN; i++) {
+        unsigned char b = c->body.data[i];
+        out[n++] = (char)(b >= 0x20 && b < 0x7f ? b : ' ');
+    }
+    out[n] = '\0';
+}
+
+/* The answer is not the message that was wanted: whose word is it, and is a retry right? */
+static enum brg_status answer_judge(struct client *c, const char *what, const struct err *why,
+                                    struct err *e) {
+    char head[HEAD_SHOWN + 1];
+    body_head(c, head);
+    bool markup = strchr(head, '<') != NULL && strchr(head, '{') == NULL;
+    const char *who = markup ? " (a web page, so not from the hub: check the address and the proxy)"
+                             : "";
+    if (c->http == 407)
+        return err_set(e, BRG_E_NET, "%s: the proxy wants a user name and password (HTTP 407)", c->url);
+    if (c->http == 404 && !markup)
+        return err_set(e, BRG_E_MISSING, "%s: the hub does not have %s (HTTP 404)", c->url, what);
+    if (c->http == 401 || c->http == 403)
+        return err_set(e, markup ? BRG_E_NET : BRG_E_REFUSED, "%s: HTTP %ld for %s%s: %s", c->url,
+                       c->http, what, who, head);
+    if (c->http >= 200 && c->http < 300 && !markup)
+        return err_set(e, BRG_E_MESSAGE, "%s: %s cannot be read: %s", c->url, what,
+                       why && why->text[0] ? why->text : head);
+    /* 5xx, and pages of captive portals and proxies of any kind: the path to the hub is broken. */
+    return err_set(e, BRG_E_NET, "%s: HTTP %ld for %s%s: %s", c->url, c->http, what, who, head);
+}
+
+/* ---- Messages --------------------------------------------------------------------------------- */
+
+enum brg_status client_post(struct client *c, const struct wire_request *r, struct wire_answer *out,
+                            struct err *e) {
+    char url[URL_MAX + 64];
+    snprintf(url, sizeof url, "%s/v1/%s", c->url, wire_kind_name(r->kind));
+    AUTO_BUF struct buf body = {.bytes_max = WIRE_BODY_MAX};
+    wire_request_encode(r, &body);
+    CHECK(!body.overflow);
+    request_begin(c, url, false);
+    curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, body.data);
+    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.bytes_count);
+    TRY(request_perform(c, e));
+    struct err why = {0};
+    struct wire_answer a;
+    if (wire_answer_decode(r->kind, c->body.data, c->body.bytes_count, &a, &why) != BRG_OK)
+        return answer_judge(c, wire_kind_name(r->kind), &why, e);
+    *out = a;
+    return BRG_OK;
+}
+
+enum brg_status client_run(struct client *c, struct wire_run *out, struct err *e) {
+    char url[URL_MAX + 64];
+    snprintf(url, sizeof url, "%s/v1/run", c->url);
+    request_begin(c, url, false);
+    TRY(request_perform(c, e));
+    struct err why = {0};
+    if (c->http != 200 || wire_run_decode(c->body.data, c->body.bytes_count, out, &why) != BRG_OK)
+        return answer_judge(c, "the run", &why, e);
+    return BRG_OK;
+}
+
+/* ---- Upload ----------------------------------------------------------------------------------- */
+
+/* {"offset":N,...}: enough of JSON for one number that the hub writes itself. */
+static bool offset_parse(struct client *c, uint64_t *out) {
+    const char *at = strstr(buf_cstr(&c->body), "\"offset\"");
+    if (!at) return false;
+    at += strlen("\"offset\"");
+    while (*at == ' ' || *at == ':') at++;
+    uint64_t v = 0;
+    if (*at < '0' || *at > '9') return false;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        if (v > UINT64_MAX / 10 - 1) return false;
+        v = v * 10 + (uint64_t)(*at - '0');
+    }
+    *out = v;
+    return true;
+}
+
+static void blob_url(const struct client *c, const struct id128 *did, char *out, size_t cap) {
+    char hex[ID_HEX_BYTES];
+    id_hex(did, hex);
+    snprintf(out, cap, "%s/v1/blobs/%s", c->url, hex);
+}
+
+static enum brg_status upload_offset(struct client *c, const struct id128 *did, uint64_t *out,
+                                     struct err *e) {
+    char url[URL_MAX + 64];
+    blob_url(c, did, url, sizeof url);
+    request_begin(c, url, false);
+    TRY(request_perform(c, e));
+    *out = 0;
+    if (c->http == 404) return BRG_OK;
+    if (c->http != 200 || !offset_parse(c, out)) return answer_judge(c, "an upload", NULL, e);
+    return BRG_OK;
+}
+
+struct piece {
+    int fd;
+    uint64_t at, end;
+};
+
+static size_t on_read(char *out, size_t size, size_t count, void *user) {
+    struct piece *p = user;
+    uint64_t n = size * count;
+    if (n > p->end - p->at) n = p->end - p->at;
+    ssize_t got = n ? pread(p->fd, out, n, (off_t)p->at) : 0;
+    if (got < 0) return CURL_READFUNC_ABORT;
+    p->at += (uint64_t)got;
+    return (size_t)got;
+}
+
+static int on_seek(void *user, curl_off_t offset, int origin) {
+    struct piece *p = user; /* a proxy asked for the body again; offset counts from the piece */
+    (void)p, (void)offset, (void)origin;
+    return CURL_SEEKFUNC_FAIL; /* the retry begins a fresh request */
+}
+
+/* One piece; moves *offset to where the hub is now. */
+static enum brg_status upload_piece(struct client *c, const char *url, int fd, uint64_t bytes,
+                                    uint64_t *offset, struct err *e) {
+    char full[URL_MAX + 96];
+    snprintf(full, sizeof full, "%s?offset=%" PRIu64, url, *offset);
+    struct piece piece = {.fd = fd, .at = *offset, .end = bytes};
+    if (piece.end - piece.at > CLIENT_PIECE_BYTES) piece.end = piece.at + CLIENT_PIECE_BYTES;
+    uint64_t end = piece.end;
+    request_begin(c, full, true);
+    curl_easy_setopt(c->curl, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_READFUNCTION, on_read);
+    curl_easy_setopt(c->curl, CURLOPT_READDATA, &piece);
+    curl_easy_setopt(c->curl, CURLOPT_SEEKFUNCTION, on_seek);
+    curl_easy_setopt(c->curl, CURLOPT_SEEKDATA, &piece);
+    curl_easy_setopt(c->curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(end - *offset));
+    TRY(request_perform(c, e));
+    uint64_t there = 0;
+    if (c->http == 409 && offset_parse(c, &there)) {
+        *offset = there;
+        return BRG_OK;
+    }
+    if (c->http < 200 || c->http >= 300) return answer_judge(c, "a piece of a delta", NULL, e);
+    *offset = end;
+    return BRG_OK;
+}
+
+enum brg_status client_upload(struct client *c, const struct id128 *did, const char *path,
+                              struct err *e) {
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return os_errno(e, errno, "opening", path);
+    struct stat st;
+    if (fstat(fd, &st) != 0) return os_errno(e, errno, "looking at", path);
+    uint64_t bytes = (uint64_t)st.st_size, offset = 0;
+    char url[URL_MAX + 64];
+    blob_url(c, did, url, sizeof url);
+    TRY(upload_offset(c, did, &offset, e));
+    int turns = 0; /* back and forth without getting further: give the caller's back-off a chance */
+    while (offset < bytes) {
+        uint64_t before = offset;
+        TRY(upload_piece(c, url, fd, bytes, &offset, e));
+        turns = offset > before ? 0 : turns + 1;
+        if (turns > 4)
+            return err_set(e, BRG_E_NET, "%s: the upload is stuck at byte %" PRIu64, c->url, offset);
+    }
+    return BRG_OK;
+}
+
+/* ---- Download --------------------------------------------------------------------------------- */
+
+enum brg_status client_download(struct client *c, uint64_t version, const char *path, struct err *e) {
+    char part[OS_PATH_MAX], url[URL_MAX + 96];
+    size_t n = strlen(path);
+    CHECK(n + 6 < sizeof part);
+    memcpy(part, path, n);
+    memcpy(part + n, ".part", 6);
+    {
+        AUTO_CLOSE int fd = open(part, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+        if (fd < 0) return os_errno(e, errno, "opening", part);
+        off_t have = lseek(fd, 0, SEEK_END);
+        if (have < 0) return os_errno(e, errno, "looking at", part);
+        snprintf(url, sizeof url, "%s/v1/versions/%" PRIu64 "/checkpoint", c->url, version);
+        request_begin(c, url, true);
+        c->fd = fd;
+        if (have > 0) curl_easy_setopt(c->curl, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)have);
+        enum brg_status s = request_perform(c, e);
+        c->fd = -1;
+        bool partial = c->http == 206;
+        if (have > 0 && c->http == 200) { /* no Range on the way: what was appended is no tail */
+            if (ftruncate(fd, 0) != 0) return os_errno(e, errno, "emptying", part);
+            return err_set(e, BRG_E_NET, "%s: Range is not honoured; starting over", c->url);
+        }
+        if (c->http == 416) { /* all of it is here already, or it is of something else */
+            s = BRG_OK;
+        } else if (s == BRG_OK && c->http != 200 && !partial) {
+            return answer_judge(c, "this version", NULL, e);
+        }
+        TRY(s);
+        if (fsync(fd) != 0) return os_errno(e, errno, "syncing", part);
+    }
+    return os_rename_durable(part, path, e);
+}
