@@ -4,9 +4,26 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include "base/base.h"
+
+int cmd_init(int argc, char **argv);
+int cmd_hub(int argc, char **argv); /* and `hub replay` */
+int cmd_status(int argc, char **argv);
+int cmd_audit(int argc, char **argv);
+int cmd_journal(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_tokenizer(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+
+/* "beringia NAME: text" to standard error; gives the exit status. */
+int cli_fail(const char *name, const struct err *e);
+/* E_USAGE: "beringia NAME: what value; see beringia NAME --help". */
+int cli_usage(const char *name, const char *what, const char *value);
+/* getopt_long's '?' or ':' for options of `argv`. */
+int cli_bad_option(const char *name, char **argv);
+
+/* `hub replay`, in a file of its own. */
+int cmd_hub_replay(int argc, char **argv);
 
 #endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_hub.c - beringia hub: serves a run until SIGTERM or SIGINT. */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "cli/cli.h"
+#include "hub/server.h"
+
+static const char HELP[] =
+    "beringia hub - keep a run: give out leases, take contributions in, merge them, serve versions\n"
+    "\n"
+    "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL]\n"
+    "  beringia hub replay RUN [--json]      read the journal again and prove every version\n"
+    "\n"
+    "  --listen HOST:PORT  instead of hub.listen in RUN/run.yaml; port 0 takes a free one\n"
+    "  --log-level LEVEL   error, warn, info (default), debug, trace\n"
+    "\n"
+    "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after any\n"
+    "other end start it again: nothing that was answered is lost.\n";
+
+enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_HELP };
+static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
+                                        {"log-level", 1, NULL, OPT_LEVEL},
+                                        {"help", 0, NULL, OPT_HELP},
+                                        {NULL, 0, NULL, 0}};
+
+static enum brg_status write_hub_json(const char *run, const char *url, struct err *e) {
+    char path[OS_PATH_MAX], text[512];
+    int n = snprintf(text, sizeof text, "{\"url\":\"%s\",\"pid\":%ld}\n", url, (long)getpid());
+    return os_write_file_atomic(os_path(path, run, "hub.json"), text, (size_t)n, e);
+}
+
+/* The signals that stop it are taken synchronously: blocked before any thread is made, so that all
+ * threads inherit it, and waited for here. */
+static int serve(const char *run, const char *listen) {
+    struct hub_server *s = NULL;
+    struct err e = {0};
+    char path[OS_PATH_MAX];
+    sigset_t stop;
+    int sig = 0, lock = -1;
+    (void)sigemptyset(&stop);
+    (void)sigaddset(&stop, SIGTERM);
+    (void)sigaddset(&stop, SIGINT);
+    CHECK(pthread_sigmask(SIG_BLOCK, &stop, NULL) == 0);
+    struct hub_server_options o = {.run_dir = run, .listen = listen};
+    enum brg_status st = BRG_OK;
+    if (!os_exists(os_path(path, run, "run.json")))
+        st = err_set(&e, BRG_E_MISSING, "%s: is no run directory (there is no run.json); make one with "
+                     "`beringia init`", run);
+    if (st == BRG_OK) st = os_lock(os_path(path, run, "lock"), &lock, &e);
+    if (st == BRG_OK) st = hub_server_open(&o, &s, &e);
+    if (st == BRG_OK) st = write_hub_json(run, hub_server_url(s), &e);
+    if (st == BRG_OK) {
+        printf("listening on %s\n", hub_server_url(s));
+        (void)fflush(stdout);
+        while (sigwait(&stop, &sig) != 0) continue;
+        log_line(LOG_INFO, "hub", "stopping", "signal=%d", sig);
+    }
+    if (s != NULL) hub_server_close(s);
+    if (st == BRG_OK) (void)unlink(os_path(path, run, "hub.json"));
+    if (lock >= 0) (void)close(lock);
+    return st == BRG_OK ? 0 : cli_fail("hub", &e);
+}
+
+int cmd_hub(int argc, char **argv) {
+    const char *listen = NULL;
+    enum log_level level = LOG_INFO;
+    int o;
+    if (argc > 1 && strcmp(argv[1], "replay") == 0) return cmd_hub_replay(argc - 1, argv + 1);
+    while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        switch (o) {
+        case OPT_LISTEN: listen = optarg; break;
+        case OPT_LEVEL:
+            if (!log_level_parse(optarg, &level))
+                return cli_usage("hub", "--log-level wants error, warn, info, debug or trace, not", optarg);
+            break;
+        case 'h':
+        case OPT_HELP: fputs(HELP, stdout); return 0;
+        default: return cli_bad_option("hub", argv);
+        }
+    }
+    if (optind + 1 != argc) return cli_usage("hub", "want one RUN directory", "");
+    log_level_set(level);
+    return serve(argv[optind], listen);
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_init.c - beringia init: data, model and settings become a run directory. Everything is made in a
+ * directory beside it, which takes its name at the end: a run is there completely or not at all. */
+#include <errno.h>
+#include <ftw.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/config_os.h"
+#include "base/os.h"
+#include "cli/cli.h"
+#include "data/data.h"
+#include "hub/settings.h"
+#include "lease/lease.h"
+#include "train/train.h"
+
+static const char HELP[] =
+    "beringia init - make a run\n"
+    "\n"
+    "  beringia init RUN --model MODEL --data DIR [options]\n"
+    "\n"
+    "  --model MODEL       config.json of a Qwen3 model, or a name in share/models (tiny, demo)\n"
+    "  --data DIR          a data set made by beringia pack; every site needs the same one\n"
+    "  --weights DIR       begin with the weights of this Hugging Face directory\n"
+    "  --seed N            begin with random weights of this seed (default 1)\n"
+    "  --config FILE       settings as YAML; the made RUN/run.yaml lists all keys\n"
+    "  --set KEY=VALUE     one setting, for example outer.steps=100; may come often\n"
+    "\n"
+    "RUN must be absent or empty. Edit RUN/run.yaml before beringia hub RUN, not the data or model.\n";
+
+enum { SETS_MAX = 128 };
+struct init {
+    const char *run, *model, *data, *weights, *config;
+    const char *sets[SETS_MAX];
+    size_t sets_count;
+    uint64_t seed;
+    char dir[OS_PATH_MAX]; /* where it is made */
+    struct dataset *dataset;
+    struct config *settings_text;
+    struct model_config m;
+    struct run_facts facts;
+    struct run_settings settings;
+    struct buf model_json;
+    struct hash checkpoint, theta;
+    uint64_t bytes;
+};
+
+/* ---- Model and data ---------------------------------------------------------------------------------- */
+/* A name without slash and ".json" is looked for in share/models: of $BERINGIA_SHARE, of the source
+ * tree that holds the program, of the place where it is installed. */
+static void model_path(const char *model, char out[OS_PATH_MAX]) {
+    char exe[OS_PATH_MAX];
+    const char *share = getenv("BERINGIA_SHARE");
+    os_path(out, ".", "%s", model);
+    if (model[0] == '/') (void)snprintf(out, OS_PATH_MAX, "%s", model);
+    if (strchr(model, '/') != NULL || strstr(model, ".json") != NULL || os_exists(out)) return;
+    if (share != NULL && os_exists(os_path(out, share, "models/%s.json", model))) return;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n <= 0) return;
+    exe[n] = '\0';
+    *strrchr(exe, '/') = '\0';
+    if (os_exists(os_path(out, exe, "../../share/models/%s.json", model))) return;
+    (void)os_path(out, exe, "../share/beringia/models/%s.json", model);
+}
+
+static enum brg_status check_fit(const struct init *x, const char *path, struct err *e) {
+    uint32_t vocab = data_vocab(x->dataset), seq_len = data_seq_len(x->dataset);
+    if (x->m.vocab_size < vocab || x->m.vocab_size - vocab >= 1024)
+        return err_set(e, BRG_E_TOKENIZER, "%s: vocab_size is %u, the data's tokenizer has %u ids; set "
+                       "vocab_size to %u (up to 1023 more, as padding), or pack with the model's "
+                       "tokenizer", path, x->m.vocab_size, vocab, vocab);
+    if (x->m.max_position_embeddings < seq_len)
+        return err_set(e, BRG_E_MODEL, "%s: max_position_embeddings is %u, the data has sequences of %u; "
+                       "pack with a smaller --seq-len", path, x->m.max_position_embeddings, seq_len);
+    if (data_samples(x->dataset) == 0)
+        return err_set(e, BRG_E_MANIFEST, "%s: has no training sample; pack more text", x->data);
+    return BRG_OK;
+}
+
+static enum brg_status load_inputs(struct init *x, struct err *e) {
+    char path[OS_PATH_MAX];
+    struct tensors t;
+    memset(&t, 0, sizeof t);
+    TRY(data_open(x->data, true, &x->dataset, e));
+    model_path(x->model, path);
+    TRY(model_config_load(path, &x->m, e));
+    TRY(check_fit(x, path, e));
+    buf_init(&x->model_json, sizeof ((struct wire_run *)0)->model_json - 1);
+    model_config_json(&x->m, &x->model_json);
+    CHECK(!x->model_json.overflow);
+    model_tensors(&x->m, &t);
+    x->facts.tensors = tensors_hash(&t);
+    tensors_fini(&t);
+    os_random(x->facts.run.v, ID_BYTES);
+    x->facts.fingerprint = data_fingerprint(x->dataset);
+    x->facts.parameters = model_parameters(&x->m);
+    x->facts.positions = data_samples(x->dataset);
+    x->facts.order_seed = data_order_seed(x->dataset);
+    x->facts.seq_len = data_seq_len(x->dataset);
+    x->facts.vocab_size = x->m.vocab_size;
+    return BRG_OK;
+}
+
+static enum brg_status load_settings(struct init *x, struct err *e) {
+    x->settings_text = config_create();
+    run_settings_declare(x->settings_text);
+    if (x->config != NULL) TRY(config_read_file(x->settings_text, x->config, e));
+    for (size_t i = 0; i < x->sets_count; i++) TRY(config_set(x->settings_text, x->sets[i], e));
+    TRY(config_finish(x->settings_text, e));
+    return run_settings_take(x->settings_text, &x->facts, &x->settings, e);
+}
+
+/* ---- Version 0 ------------------------------------------------------------------------------------------ */
+static enum brg_status write_version(struct init *x, const float *theta, const char *path,
+                                     struct err *e) {
+    enum { CHUNK = 65536 };
+    struct tensors table;
+    struct buf ledger_bytes;
+    struct checkpoint_writer *w = NULL;
+    memset(&table, 0, sizeof table);
+    model_tensors(&x->m, &table);
+    struct ledger *ledger = ledger_create(x->facts.positions, x->settings.hub.epochs);
+    buf_init(&ledger_bytes, 4096);
+    ledger_checkpoint_encode(ledger, 0, false, &ledger_bytes);
+    ledger_destroy(ledger);
+    struct checkpoint_head head = {.table = &table, .model_json = buf_cstr(&x->model_json),
+                                   .run = x->facts.run, .ledger = ledger_bytes.data,
+                                   .ledger_bytes = ledger_bytes.bytes_count};
+    AUTO_FREE float *zero = mem_alloc(CHUNK, sizeof *zero);
+    uint64_t count = x->facts.parameters;
+    enum brg_status s = checkpoint_writer_open(path, &head, &w, e);
+    bool open = s == BRG_OK;
+    for (uint64_t at = 0; s == BRG_OK && at < count; at += CHUNK) {
+        size_t n = count - at < CHUNK ? (size_t)(count - at) : CHUNK;
+        s = checkpoint_write_theta(w, theta + at, n, e);
+        if (s == BRG_OK) s = checkpoint_write_m(w, zero, n, e);
+    }
+    if (s == BRG_OK) s = checkpoint_writer_finish(w, &x->checkpoint, &x->bytes, &x->theta, e);
+    else if (open) checkpoint_writer_abort(w);
+    tensors_fini(&table);
+    buf_fini(&ledger_bytes);
+    return s;
+}
+
+static enum brg_status make_version(struct init *x, struct err *e) {
+    char path[OS_PATH_MAX];
+    struct blobs *blobs = NULL;
+    AUTO_FREE float *theta = try_mem_alloc(x->facts.parameters, sizeof *theta);
+    if (theta == NULL)
+        return err_set(e, BRG_E_MEMORY, "%llu parameters do not fit into memory here; make the run on a "
+                       "larger machine, the hub itself needs little",
+                       (unsigned long long)x->facts.parameters);
+    if (x->weights != NULL) TRY(model_load_weights(x->weights, &x->m, theta, e));
+    else model_init(&x->m, x->seed, theta);
+    TRY(blobs_open(x->dir, &blobs, e));
+    enum brg_status s = write_version(x, theta, os_path(path, x->dir, "incoming/version-0.tmp"), e);
+    if (s == BRG_OK) s = blobs_adopt(blobs, path, &x->checkpoint, e);
+    blobs_close(blobs);
+    return s;
+}
+
+/* The opening record, as the machine writes it. */
+static enum brg_status make_journal(struct init *x, struct err *e) {
+    char path[OS_PATH_MAX];
+    struct journal *j = NULL;
+    struct hub_out out;
+    struct hub_cmd cmd;
+    memset(&cmd, 0, sizeof cmd);
+    hub_out_init(&out);
+    struct hub *h = hub_create(&x->settings.hub, x->seed);
+    cmd.kind = HUB_CMD_INIT;
+    cmd.wall = os_wall();
+    cmd.u.init.checkpoint = x->checkpoint;
+    cmd.u.init.theta = x->theta;
+    cmd.u.init.bytes = x->bytes;
+    hub_step(h, os_now(), &cmd, &out);
+    enum brg_status s = journal_open(os_path(path, x->dir, "journal.db"), true, &j, e);
+    struct reader r = reader_of(out.records.data, out.records.bytes_count);
+    for (uint32_t i = 0; s == BRG_OK && i < out.records_count; i++) {
+        struct record rec = {.seq = i + 1U, .kind = get_u16(&r)};
+        rec.bytes = get_u32(&r);
+        rec.body = get_bytes(&r, rec.bytes);
+        CHECK(r.ok);
+        s = journal_append(j, &rec, 1, e);
+    }
+    journal_close(j);
+    hub_destroy(h);
+    hub_out_fini(&out);
+    return s;
+}
+
+/* ---- Files -------------------------------------------------------------------------------------------- */
+static enum brg_status copy_file(const struct init *x, const char *name, bool must, struct err *e) {
+    char from[OS_PATH_MAX], to[OS_PATH_MAX];
+    AUTO_BUF struct buf b;
+    buf_init(&b, (size_t)256 << 20);
+    os_path(from, x->data, "%s", name);
+    if (!must && !os_exists(from)) return BRG_OK;
+    TRY(os_read_file(from, b.bytes_max, &b, e));
+    return os_write_file_atomic(os_path(to, x->dir, "%s", name), b.data, b.bytes_count, e);
+}
+
+static enum brg_status make_files(struct init *x, struct err *e) {
+    char path[OS_PATH_MAX];
+    AUTO_BUF struct buf b;
+    buf_init(&b, 1 << 20);
+    config_print(x->settings_text, &b);
+    TRY(os_write_file_atomic(os_path(path, x->dir, "run.yaml"), b.data, b.bytes_count, e));
+    TRY(os_write_file_atomic(os_path(path, x->dir, "model.json"), x->model_json.data,
+                             x->model_json.bytes_count, e));
+    TRY(copy_file(x, "manifest.json", true, e));
+    TRY(copy_file(x, "tokenizer.json", false, e));
+    TRY(os_mkdirs(os_path(path, x->dir, "versions"), e));
+    buf_reset(&b);
+    run_facts_encode(&x->facts, &b);
+    return os_write_file_atomic(os_path(path, x->dir, "run.json"), b.data, b.bytes_count, e);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    (void)st, (void)type, (void)ftw;
+    (void)remove(path);
+    return 0;
+}
+
+static enum brg_status make_run(struct init *x, struct err *e) {
+    TRY(load_inputs(x, e));
+    TRY(load_settings(x, e));
+    /* rename() takes the place of an empty directory, and of nothing else: that is the check. */
+    if (os_exists(x->run) && rmdir(x->run) != 0)
+        return err_set(e, BRG_E_EXISTS, "%s: is there and not empty; choose another directory", x->run);
+    if ((size_t)snprintf(x->dir, sizeof x->dir, "%s.partial-%ld", x->run, (long)getpid()) >=
+        sizeof x->dir - 256)
+        return err_set(e, BRG_E_USAGE, "RUN: the path is too long");
+    TRY(os_mkdirs(x->dir, e));
+    enum brg_status s = make_version(x, e);
+    if (s == BRG_OK) s = make_journal(x, e);
+    if (s == BRG_OK) s = make_files(x, e);
+    if (s == BRG_OK && rename(x->dir, x->run) != 0)
+        s = err_set(e, errno == ENOTEMPTY || errno == EEXIST ? BRG_E_EXISTS : BRG_E_IO, "%s: %s", x->run,
+                    strerror(errno));
+    if (s != BRG_OK) (void)nftw(x->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return s;
+}
+
+static void tell(const struct init *x) {
+    char hex[HASH_HEX_BYTES], run[ID_HEX_BYTES];
+    const struct hub_settings *s = &x->settings.hub;
+    id_hex(&x->facts.run, run);
+    hash_hex(&x->theta, hex);
+    printf("run        %s  %s\n", x->run, run);
+    printf("model      %llu parameters, vocabulary %u\n", (unsigned long long)x->facts.parameters,
+           x->facts.vocab_size);
+    printf("data       %llu samples of %u tokens, %u epoch(s)\n", (unsigned long long)x->facts.positions,
+           x->facts.seq_len, s->epochs);
+    printf("rounds     H %llu, eta %g, mu %g, codec %s\n", (unsigned long long)s->steps, s->rule.eta,
+           s->rule.mu, codec_name(s->codec));
+    printf("version 0  theta %s\n", hex);
+    printf("next       beringia hub %s\n", x->run);
+}
+
+/* ---- The command line ---------------------------------------------------------------------------------- */
+enum { OPT_MODEL = 1, OPT_DATA, OPT_WEIGHTS, OPT_SEED, OPT_CONFIG, OPT_SET, OPT_HELP };
+static const struct option options[] = {{"model", 1, NULL, OPT_MODEL},   {"data", 1, NULL, OPT_DATA},
+                                        {"weights", 1, NULL, OPT_WEIGHTS}, {"seed", 1, NULL, OPT_SEED},
+                                        {"config", 1, NULL, OPT_CONFIG}, {"set", 1, NULL, OPT_SET},
+                                        {"help", 0, NULL, OPT_HELP},     {NULL, 0, NULL, 0}};
+
+/* 0: go on; else an exit status + 1. */
+static int read_options(int argc, char **argv, struct init *x) {
+    int o;
+    while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        switch (o) {
+        case OPT_MODEL: x->model = optarg; break;
+        case OPT_DATA: x->data = optarg; break;
+        case OPT_WEIGHTS: x->weights = optarg; break;
+        case OPT_CONFIG: x->config = optarg; break;
+        case OPT_SET:
+            if (x->sets_count == SETS_MAX) return cli_usage("init", "too many --set", "") + 1;
+            x->sets[x->sets_count++] = optarg;
+            break;
+        case OPT_SEED:
+            if (!parse_u64(optarg, &x->seed)) return cli_usage("init", "--seed wants a number, not", optarg) + 1;
+            break;
+        case 'h':
+        case OPT_HELP: fputs(HELP, stdout); return 1;
+        default: return cli_bad_option("init", argv) + 1;
+        }
+    }
+    if (optind + 1 != argc) return cli_usage("init", "want one RUN directory", "") + 1;
+    if (x->model == NULL) return cli_usage("init", "--model is missing", "") + 1;
+    if (x->data == NULL) return cli_usage("init", "--data is missing", "") + 1;
+    x->run = argv[optind];
+    size_t n = strlen(x->run);
+    while (n > 1 && argv[optind][n - 1] == '/') argv[optind][--n] = '\0'; /* "run/" and "run" are one */
+    return 0;
+}
+
+int cmd_init(int argc, char **argv) {
+    struct err e = {0};
+    struct init *x = mem_alloc(1, sizeof *x);
+    x->seed = 1;
+    int done = read_options(argc, argv, x);
+    int status = done - 1;
+    if (done == 0) {
+        enum brg_status s = make_run(x, &e);
+        status = s == BRG_OK ? 0 : cli_fail("init", &e);
+        if (s == BRG_OK) tell(x);
+    }
+    if (x->dataset != NULL) data_close(x->dataset);
+    if (x->settings_text != NULL) config_destroy(x->settings_text);
+    buf_fini(&x->model_json);
+    mem_free(x);
+    return status;
+}

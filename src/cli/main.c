@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* main.c - beringia COMMAND: finds the command, or says which one was meant. */
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#ifndef BERINGIA_VERSION
+#define BERINGIA_VERSION "0.1.0"
+#endif
+
+struct command {
+    const char *name, *help;
+    int (*run)(int argc, char **argv);
+};
+extern int cmd_site(int argc, char **argv) __attribute__((weak)); /* absent while the room is built alone */
+
+static const struct command commands[] = {
+    {"tokenizer", "learn a tokenizer from text", cmd_tokenizer},
+    {"pack", "turn text into the shards that a run trains on", cmd_pack},
+    {"init", "make a run: settings, model, version 0", cmd_init},
+    {"hub", "keep a run: serve its sites; `hub replay` proves what it kept", cmd_hub},
+    {"site", "train for a run", cmd_site},
+    {"status", "how a run is doing", cmd_status},
+    {"audit", "prove from the journal that each position was merged exactly once", cmd_audit},
+    {"journal", "the journal's records as lines of JSON", cmd_journal},
+    {"train", "train alone, without a hub", cmd_train},
+    {"eval", "held-out loss and perplexity of a checkpoint", cmd_eval},
+};
+
+static void help(FILE *to) {
+    fprintf(to, "beringia - one language model, trained on many machines that come and go\n"
+                "\n"
+                "  beringia COMMAND [options]\n"
+                "\n");
+    for (size_t i = 0; i < ARRAY_COUNT(commands); i++)
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
+    fprintf(to, "\n"
+                "  beringia COMMAND --help tells more; beringia --version\n"
+                "  The exit status is 0, or the number of the failure: docs/exit-status.md\n");
+}
+
+/* Edit distance (Levenshtein) of two short words. */
+static size_t distance(const char *a, const char *b) {
+    size_t row[32], n = strlen(b);
+    if (n >= ARRAY_COUNT(row)) return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+static int unknown(const char *name) {
+    const char *near = NULL;
+    size_t best = 3; /* two slips of the finger */
+    for (size_t i = 0; i < ARRAY_COUNT(commands); i++) {
+        size_t d = distance(name, commands[i].name);
+        if (d < best) {
+            best = d;
+            near = commands[i].name;
+        }
+    }
+    fprintf(stderr, "beringia: there is no command '%.60s'", name);
+    if (near != NULL) fprintf(stderr, "; did you mean '%s'?\n", near);
+    else fprintf(stderr, "; beringia --help lists all\n");
+    return BRG_E_USAGE;
+}
+
+int main(int argc, char **argv) {
+    (void)signal(SIGPIPE, SIG_IGN); /* a peer that goes away is a status, not a death */
+    if (argc < 2) {
+        help(stderr);
+        return BRG_E_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        help(stdout);
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("beringia %s\n", BERINGIA_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < ARRAY_COUNT(commands); i++) {
+        if (strcmp(commands[i].name, argv[1]) != 0) continue;
+        if (commands[i].run == NULL) return cli_usage(argv[1], "is not part of this build", "");
+        return commands[i].run(argc - 1, argv + 1);
+    }
+    return unknown(argv[1]);
+}
