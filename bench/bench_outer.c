@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_outer.c - codecs, the outer step, the merge of files and the journal, beside what the machine
- * gives: memcpy, SHA-256 and plain file writes in the same process.
+/* bench_outer.c - codecs, the outer step, the merge of files and the journal, beside what the
+ * machine gives: memcpy, SHA-256 and plain file writes in the same process.
  *   make && gcc -O2 -std=c17 -D_GNU_SOURCE -Isrc -pthread bench/bench_outer.c \
  *     $(find build/release/obj/src/{base,outer,store} -name '*.o') build/release/obj/src/hub/merge_os.o \
  *     $(pkg-config --libs sqlite3 jansson nettle libfyaml libpcre2-8) -lm -o build/bench_outer
@@ -51,13 +51,15 @@ static void bench_codecs(const float *x, float *y, uint8_t *bytes, size_t n) {
         snprintf(name, sizeof name, "encode %s", codec_name(all[c]));
         BEST(name, gb, {
             for (size_t at = 0; at < n; at += OUTER_CHUNK) {
-                must(codec_encode(all[c], x + at, OUTER_CHUNK, bytes + codec_bytes(all[c], at)), &e);
+                must(codec_encode(all[c], x + at, OUTER_CHUNK, bytes + codec_bytes(all[c], at)),
+                     &e);
             }
         });
         snprintf(name, sizeof name, "decode %s", codec_name(all[c]));
         BEST(name, gb, {
             for (size_t at = 0; at < n; at += OUTER_CHUNK) {
-                must(codec_decode(all[c], bytes + codec_bytes(all[c], at), OUTER_CHUNK, y + at), &e);
+                must(codec_decode(all[c], bytes + codec_bytes(all[c], at), OUTER_CHUNK, y + at),
+                     &e);
             }
         });
     }
@@ -84,8 +86,8 @@ static void bench_step(float *theta, float *m, float *const *d, size_t n) {
     outer_merge_fini(&g);
 }
 
-static void write_inputs(const char *dir, struct merge_job *job, struct merge_part *parts, float *theta,
-                         float *m, float *const *d, uint8_t *bytes, size_t n) {
+static void write_inputs(const char *dir, struct merge_job *job, struct merge_part *parts,
+                         float *theta, float *m, float *const *d, uint8_t *bytes, size_t n) {
     struct err e = {0};
     struct checkpoint_writer *w;
     struct hash h;
@@ -95,7 +97,8 @@ static void write_inputs(const char *dir, struct merge_job *job, struct merge_pa
     must(checkpoint_write_m(w, m, n, &e), &e);
     must(checkpoint_writer_finish(w, &h, &size, &h, &e), &e);
     for (size_t i = 0; i < PARTS; i++) {
-        struct delta_header head = {.codec = CODEC_INT8, .elements = n, .tokens = 1000, .steps = 30};
+        struct delta_header head = {
+            .codec = CODEC_INT8, .elements = n, .tokens = 1000, .steps = 30};
         size_t count = DELTA_HEADER_BYTES + (size_t)codec_bytes(CODEC_INT8, n);
         delta_header_encode(&head, bytes);
         must(codec_encode(CODEC_INT8, d[i], n, bytes + DELTA_HEADER_BYTES), &e);
@@ -115,9 +118,14 @@ static void bench_files(const char *dir, float *theta, float *m, float *const *d
     tensors_add(&table, "w", TENSOR_F32, 1, &(uint64_t){n});
     os_path(parent, dir, "bench-parent");
     os_path(out, dir, "bench-out");
-    struct merge_job job = {.parent_path = parent, .out_path = out, .params = scene.params,
-                            .weight = scene.weight, .parts = parts, .parts_count = PARTS};
-    job.head = (struct checkpoint_head){.table = &table, .model_json = "{}", .ledger = "", .version = 1};
+    struct merge_job job = {.parent_path = parent,
+                            .out_path = out,
+                            .params = scene.params,
+                            .weight = scene.weight,
+                            .parts = parts,
+                            .parts_count = PARTS};
+    job.head =
+        (struct checkpoint_head){.table = &table, .model_json = "{}", .ledger = "", .version = 1};
     write_inputs(dir, &job, parts, theta, m, d, bytes, n);
     double gb = (double)n * (16 + PARTS * 1.03125) / 1e9; /* read 8 + deltas, write 8 */
     BEST("write and fsync 8 bytes a parameter", (double)n * 8 / 1e9, {
@@ -171,13 +179,14 @@ static void bench_journal(const char *dir) {
             commits++;
         }
         double took = seconds(from);
-        printf("journal, %3zu records a commit        %8.0f commits/s %9.0f records/s\n", batches[b],
-               (double)commits / took, (double)(commits * batches[b]) / took);
+        printf("journal, %3zu records a commit        %8.0f commits/s %9.0f records/s\n",
+               batches[b], (double)commits / took, (double)(commits * batches[b]) / took);
     }
     uint64_t total = 0, records = journal_last_seq(j);
     time_ns from = os_now();
     must(journal_replay(j, 0, visit, &total, &e), &e);
-    printf("journal replay                       %8.0f records/s\n", (double)records / seconds(from));
+    printf("journal replay                       %8.0f records/s\n",
+           (double)records / seconds(from));
     journal_close(j);
     static const char *const ends[] = {"", "-wal", "-shm", ".lock"};
     for (size_t i = 0; i < ARRAY_COUNT(ends); i++) {
@@ -205,7 +214,10 @@ int main(int argc, char **argv) {
     struct outer_rule rule = outer_rule_default();
     outer_params_compute(&rule, scene.parts, PARTS, &scene.params, scene.weight);
     BEST("memcpy (read + write)", (double)n * 8 / 1e9, memcpy(m, theta, n * 4));
-    BEST("sha256", (double)n * 4 / 1e9, { volatile struct hash h = hash_of(theta, n * 4); (void)h; });
+    BEST("sha256", (double)n * 4 / 1e9, {
+        volatile struct hash h = hash_of(theta, n * 4);
+        (void)h;
+    });
     memset(m, 0, n * 4);
     bench_codecs(d[0], m, bytes, n);
     memset(m, 0, n * 4);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* merge.h - the merge worker's file work: from the checkpoint of version v and the staged deltas to the
- * checkpoint of version v+1. The hub and `hub replay` call the same function, which is why a replay
- * proves theta. It decides nothing: parts, weights and scalars come from the hub's state machine.  */
+/* merge.h - the merge worker's file work: from the checkpoint of version v and the staged deltas
+ * to the checkpoint of version v+1. The hub and `hub replay` call the same function, which is why
+ * a replay proves theta. It decides nothing: parts, weights and scalars come from the hub's state
+ * machine. */
 #ifndef HUB_MERGE_H
 #define HUB_MERGE_H
 
@@ -13,7 +14,7 @@ struct merge_part {
     char path[4096];
     struct hash blob; /* SHA-256 of the delta file; zero: not compared */
 };
-struct merge_job { /* everything is borrowed */
+struct merge_job {           /* everything is borrowed */
     const char *parent_path; /* checkpoint file of theta_v */
     const char *out_path;    /* created; removed again after a failure */
     struct outer_params params;
@@ -24,8 +25,8 @@ struct merge_job { /* everything is borrowed */
     unsigned threads;            /* 0 or 1: this thread alone; more: a second one reads ahead */
 };
 
-/* Runs the job in bounded memory (about 100 MB, whatever the model). Blocks for as long as the disk takes.
- * The result is synced, but has no durable name yet: blobs_adopt gives it one.
+/* Runs the job in bounded memory (about 100 MB, whatever the model). Blocks for as long as the
+ * disk takes. The result is synced, but has no durable name yet: blobs_adopt gives it one.
  *   E_CORRUPT, E_MISSING, E_MESSAGE with *out_bad_part >= 0: this part is damaged; discard it, plan anew
  *   E_CORRUPT with *out_bad_part = -1: the parent does not have the theta that its header promises
  *   E_CHECKPOINT: the parent is of another model;  E_FULL: make space;  E_IO

@@ -5,13 +5,15 @@
  *   parent m ------+--> [ read, hash, decode, outer_merge_chunk ] --slot--> [ write theta, m ] --> file
  *   deltas --------+              the reading side                           the writing side
  *
- * With two threads the sides run at once and pass slots round; with one they alternate. The arithmetic
- * is in the reading side, in the order of the chunks, so the number of threads cannot show in the result.
+ * With two threads the sides run at once and pass slots round; with one they alternate. The
+ * arithmetic is in the reading side, in the order of the chunks, so the number of threads cannot
+ * show in the result.
  *
  *   slot: EMPTY --reading side fills--> FULL --writing side drains--> EMPTY
  *
- * Everything is hashed while it passes. A bit that flipped on the disk since a delta was accepted would
- * decode to a plausible number and stay in the weights for ever; the same is true of the parent.
+ * Everything is hashed while it passes. A bit that flipped on the disk since a delta was accepted
+ * would decode to a plausible number and stay in the weights for ever; the same is true of the
+ * parent.
  *
  * Invariants
  *   (M1) a merge succeeds only if parent theta and every part had their recorded hash in this very pass.
@@ -33,7 +35,7 @@ enum {
     MERGE_MEMORY_BYTES = 64 << 20, /* for the decoded pieces of all parts together */
 };
 
-/* ---- A delta file that is being read --------------------------------------------------------------- */
+/* ---- A delta file that is being read --------------------------------------------------------- */
 struct source {
     int fd;
     struct delta_header header;
@@ -55,13 +57,16 @@ static enum brg_status source_open(struct source *s, const char *path, uint64_t 
     struct stat st;
     if (fstat(s->fd, &st) != 0) return os_errno(e, errno, "stat", path);
     if (st.st_size < DELTA_HEADER_BYTES) {
-        return err_set(e, BRG_E_MESSAGE, "delta: %lld bytes are no delta file", (long long)st.st_size);
+        return err_set(e, BRG_E_MESSAGE, "delta: %lld bytes are no delta file",
+                       (long long)st.st_size);
     }
     TRY(os_pread_all(s->fd, head, sizeof head, 0, path, e));
     TRY(delta_header_decode(head, &s->header, e));
     if (s->header.elements != elements) {
-        return err_set(e, BRG_E_MESSAGE, "delta: %llu elements, the model has %llu; the site trains another "
-                       "model", (unsigned long long)s->header.elements, (unsigned long long)elements);
+        return err_set(e, BRG_E_MESSAGE,
+                       "delta: %llu elements, the model has %llu; the site trains another "
+                       "model",
+                       (unsigned long long)s->header.elements, (unsigned long long)elements);
     }
     uint64_t want = DELTA_HEADER_BYTES + codec_bytes(s->header.codec, elements);
     if ((uint64_t)st.st_size != want) {
@@ -93,11 +98,11 @@ static enum brg_status hash_compare(struct hasher *h, const struct hash *want, c
                                     const char *what, struct err *e) {
     struct hash got = hasher_final(h);
     if (hash_is_zero(want) || hash_equal(&got, want)) return BRG_OK;
-    return err_set(e, BRG_E_CORRUPT, "%s: %s does not have its recorded hash; the disk changed it", path,
-                   what);
+    return err_set(e, BRG_E_CORRUPT, "%s: %s does not have its recorded hash; the disk changed it",
+                   path, what);
 }
 
-/* ---- The merge -------------------------------------------------------------------------------------- */
+/* ---- The merge ------------------------------------------------------------------------------- */
 struct slot {
     float *theta, *m;
     size_t n; /* elements; 0: empty */
@@ -123,13 +128,14 @@ struct merge {
     /* What the two threads share. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool stop;                /* set by either side after a failure */
+    bool stop; /* set by either side after a failure */
     enum brg_status read_status;
     struct err read_err;
 };
 
 static void merge_fini(struct merge *g) {
-    for (size_t i = 0; g->sources != NULL && i < g->job->parts_count; i++) source_fini(&g->sources[i]);
+    for (size_t i = 0; g->sources != NULL && i < g->job->parts_count; i++)
+        source_fini(&g->sources[i]);
     mem_free(g->sources);
     mem_free(g->parts);
     mem_free(g->decoded);
@@ -145,7 +151,8 @@ static void merge_fini(struct merge *g) {
 
 static size_t piece_for(size_t parts) {
     size_t piece = OUTER_CHUNK;
-    while (piece > PIECE_MIN && piece * sizeof(float) > MERGE_MEMORY_BYTES / (parts + 1)) piece /= 2;
+    while (piece > PIECE_MIN && piece * sizeof(float) > MERGE_MEMORY_BYTES / (parts + 1))
+        piece /= 2;
     return piece;
 }
 
@@ -189,8 +196,8 @@ static enum brg_status merge_open(struct merge *g, struct err *e) {
     const struct merge_job *job = g->job;
     TRY(checkpoint_open(job->parent_path, &g->parent, e));
     if (table_elements(job->head.table) != g->parent.elements) {
-        return err_set(e, BRG_E_CHECKPOINT, "%s: %llu parameters, the run has %llu", job->parent_path,
-                       (unsigned long long)g->parent.elements,
+        return err_set(e, BRG_E_CHECKPOINT, "%s: %llu parameters, the run has %llu",
+                       job->parent_path, (unsigned long long)g->parent.elements,
                        (unsigned long long)table_elements(job->head.table));
     }
     g->parent_fd = open(job->parent_path, O_RDONLY | O_CLOEXEC);
@@ -304,7 +311,8 @@ enum brg_status merge_run(const struct merge_job *job, struct hash *out_file, ui
     enum brg_status s = merge_open(&g, e);
     if (s == BRG_OK) s = job->threads > 1 ? merge_together(&g, e) : merge_alone(&g, e);
     if (s == BRG_OK) s = check_hashes(&g, e);
-    /* Only what a part's own bytes can cause is laid at its door; a disk that fails is not the part. */
+    /* Only what a part's own bytes can cause is laid at its door; a disk that fails is not the
+     * part. */
     bool to_blame = s == BRG_E_CORRUPT || s == BRG_E_MISSING || s == BRG_E_MESSAGE;
     *out_bad_part = to_blame ? g.bad_part : -1;
     if (s == BRG_OK) {
@@ -316,7 +324,7 @@ enum brg_status merge_run(const struct merge_job *job, struct hash *out_file, ui
     return s;
 }
 
-/* ---- Inspection -------------------------------------------------------------------------------------- */
+/* ---- Inspection ------------------------------------------------------------------------------ */
 struct inspection {
     struct source source;
     struct checkpoint parent;
@@ -348,8 +356,8 @@ static enum brg_status open_parent(struct inspection *x, const char *path, uint6
     return BRG_OK;
 }
 
-/* Reads on after a number that is not finite: the hash of the whole tells whether the site sent it or
- * the line made it. */
+/* Reads on after a number that is not finite: the hash of the whole tells whether the site sent it
+ * or the line made it. */
 static enum brg_status inspect_all(struct inspection *x, const char *parent_path, uint64_t elements,
                                    struct err *e) {
     for (uint64_t at = 0; at < elements; at += OUTER_CHUNK) {
@@ -361,7 +369,8 @@ static enum brg_status inspect_all(struct inspection *x, const char *parent_path
         }
         TRY(s);
         if (x->m != NULL) {
-            TRY(os_pread_all(x->parent_fd, x->m, 4 * n, x->parent.m_offset + 4 * at, parent_path, e));
+            TRY(os_pread_all(x->parent_fd, x->m, 4 * n, x->parent.m_offset + 4 * at, parent_path,
+                             e));
         }
         delta_stats_chunk(&x->stats, x->delta, x->m, n);
     }

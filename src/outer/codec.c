@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* codec.c - how a delta's floats become bytes, and the 128 bytes that stand before them.
  *
- * A codec is a pure function of one chunk. It never looks left or right of its block, so a payload may
- * be coded and decoded in any chunks that are multiples of a block, and the bytes are the same.
+ * A codec is a pure function of one chunk. It never looks left or right of its block, so a payload
+ * may be coded and decoded in any chunks that are multiples of a block, and the bytes are the
+ * same.
  *
  *   fp32   4 bytes an element, little-endian IEEE 754
  *   bf16   2 bytes, the upper half of the f32 after rounding to nearest, ties to even
@@ -10,20 +11,21 @@
  *                          4  signed bytes q = round(x / scale), ties to even; the value is q * scale
  *          a last, shorter block has only its own bytes
  *
- * Two choices at the ends of the range keep every step an ordinary IEEE operation. A block whose scale
- * would be subnormal is coded as zeros: such a scale has few bits left and could push q beyond 127;
- * what is dropped is below 127 * 2^-126. A value without a finite code (bf16 would round it to
- * infinity, int8 could not multiply it back) is refused like an infinity.
+ * Two choices at the ends of the range keep every step an ordinary IEEE operation. A block whose
+ * scale would be subnormal is coded as zeros: such a scale has few bits left and could push q
+ * beyond 127; what is dropped is below 127 * 2^-126. A value without a finite code (bf16 would
+ * round it to infinity, int8 could not multiply it back) is refused like an infinity.
  *
- * Why not the C library's rintf: adding and subtracting 1.5 * 2^23 rounds to an integer with ties to
- * even in the default rounding mode, and every compiler turns it into two vector additions. The loops
- * run over a constant number of elements, because gcc at -O2 vectorises nothing else. Maxima are taken
- * over the bits as integers: for |x| the order is the same, the reduction may be reordered, and NaN and
- * infinity sort above every finite number, so that the finite check costs nothing.
+ * Why not the C library's rintf: adding and subtracting 1.5 * 2^23 rounds to an integer with ties
+ * to even in the default rounding mode, and every compiler turns it into two vector additions. The
+ * loops run over a constant number of elements, because gcc at -O2 vectorises nothing else. Maxima
+ * are taken over the bits as integers: for |x| the order is the same, the reduction may be
+ * reordered, and NaN and infinity sort above every finite number, so that the finite check costs
+ * nothing.
  *
  * Invariants
  *   (C1) a refused input leaves the output as it was.
- *   (C2) what encode wrote, decode accepts, and every decoded value is finite.                     */
+ *   (C2) what encode wrote, decode accepts, and every decoded value is finite. */
 #include <assert.h>
 #include <float.h>
 #include <string.h>
@@ -32,11 +34,12 @@
 
 static_assert(sizeof(float) == 4, "f32 is IEEE 754 binary32");
 static_assert(OUTER_CHUNK % CODEC_BLOCK == 0, "chunks are whole blocks");
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "vectors are stored as they lie in memory");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "vectors are stored as they lie in memory");
 
 enum {
     BITS_INF = 0x7f800000,
-    BITS_BF16_TOO_LARGE = 0x7f7f8000, /* from here on bf16 rounds up to infinity */
+    BITS_BF16_TOO_LARGE = 0x7f7f8000,  /* from here on bf16 rounds up to infinity */
     BITS_SCALE_TOO_LARGE = 0x7c000000, /* 2^121: 127 * scale stays finite below */
     INT8_BLOCK_BYTES = 4 + CODEC_BLOCK,
 };
@@ -101,7 +104,7 @@ static int32_t max_bits(const float *x, size_t n) {
     return max;
 }
 
-/* ---- bf16 ---------------------------------------------------------------------------------------- */
+/* ---- bf16 ------------------------------------------------------------------------------------ */
 static inline uint16_t bf16_of(const float *x) {
     uint32_t b;
     memcpy(&b, x, 4);
@@ -157,7 +160,7 @@ static bool bf16_finite(const uint8_t *in, size_t n) {
     return bad == 0;
 }
 
-/* ---- int8 ---------------------------------------------------------------------------------------- */
+/* ---- int8 ------------------------------------------------------------------------------------ */
 /* scale > 0 and |x| / scale < 128, so the sum with the magic number holds q in its lowest bits. */
 static inline int8_t quantise(float x, float scale) {
     float shifted = x / scale + ROUND_MAGIC;
@@ -217,7 +220,7 @@ static bool int8_scales_good(const uint8_t *in, size_t n) {
     return good;
 }
 
-/* ---- The two doors -------------------------------------------------------------------------------- */
+/* ---- The two doors --------------------------------------------------------------------------- */
 enum brg_status codec_encode(enum codec c, const float *x, size_t n, uint8_t *out) {
     int32_t max = max_bits(x, n);
     switch (c) {
@@ -267,9 +270,9 @@ enum brg_status codec_decode(enum codec c, const uint8_t *in, size_t n, float *o
     return BRG_E_INTERNAL;
 }
 
-/* ---- The header -------------------------------------------------------------------------------------
+/* ---- The header ---------------------------------------------------------------------------------
  *   0 "BRGDELT1"   8 u32 codec   12 u32 zero   16 u64 elements   24 u64 base_version   32 u64 tokens
- *  40 u64 steps   48 contribution (16)   64 base_theta (32)   96 zeros (32)                         */
+ *  40 u64 steps   48 contribution (16)   64 base_theta (32)   96 zeros (32) */
 static const char delta_magic[8] = {'B', 'R', 'G', 'D', 'E', 'L', 'T', '1'};
 #define DELTA_ELEMENTS_MAX ((uint64_t)1 << 48) /* keeps every byte count far from overflow */
 
@@ -290,12 +293,14 @@ void delta_header_encode(const struct delta_header *h, uint8_t out[DELTA_HEADER_
 enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct delta_header *out,
                                     struct err *e) {
     if (memcmp(in, delta_magic, sizeof delta_magic) != 0) {
-        return err_set(e, BRG_E_MESSAGE, "delta header: does not begin with BRGDELT1; "
-                                         "send the file that the site library wrote");
+        return err_set(e, BRG_E_MESSAGE,
+                       "delta header: does not begin with BRGDELT1; "
+                       "send the file that the site library wrote");
     }
     uint32_t codec = get_le32(in + 8);
     if (codec != CODEC_FP32 && codec != CODEC_BF16 && codec != CODEC_INT8) {
-        return err_set(e, BRG_E_MESSAGE, "delta header: codec %u is unknown; use fp32, bf16 or int8",
+        return err_set(e, BRG_E_MESSAGE,
+                       "delta header: codec %u is unknown; use fp32, bf16 or int8",
                        (unsigned)codec);
     }
     uint64_t elements = get_le64(in + 16);
@@ -303,12 +308,14 @@ enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct
         return err_set(e, BRG_E_MESSAGE, "delta header: elements %llu is not between 1 and 2^48",
                        (unsigned long long)elements);
     }
-    uint8_t rest = 0; /* what is reserved today must be zero, or no later version could give it sense */
+    /* What is reserved today must be zero, or no later version could give it a sense. */
+    uint8_t rest = 0;
     for (size_t i = 12; i < 16; i++) rest |= in[i];
     for (size_t i = 96; i < DELTA_HEADER_BYTES; i++) rest |= in[i];
     if (rest != 0) {
-        return err_set(e, BRG_E_MESSAGE, "delta header: reserved bytes are not zero; "
-                                         "the site may be newer than this hub");
+        return err_set(e, BRG_E_MESSAGE,
+                       "delta header: reserved bytes are not zero; "
+                       "the site may be newer than this hub");
     }
     out->codec = (enum codec)codec;
     out->elements = elements;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* outer.c - the outer step: from the deltas of a round to the next weights.
  *
- * What it is: two functions. outer_params_compute() turns tokens and steps into a handful of scalars
- * and one weight for each delta; the hub records them in its journal. outer_merge_chunk() applies them
- * to a chunk of (theta, m). It is not: reading, decoding or checking files (hub/merge_os.c), nor the
- * choice of what is merged (hub).
+ * What it is: two functions. outer_params_compute() turns tokens and steps into a handful of
+ * scalars and one weight for each delta; the hub records them in its journal. outer_merge_chunk()
+ * applies them to a chunk of (theta, m). It is not: reading, decoding or checking files
+ * (hub/merge_os.c), nor the choice of what is merged (hub).
  *
  *   parts --outer_params_compute--> params, weights --journal--> outer_merge_chunk(theta, m, deltas)
  *
- * Why the two are apart: pow() differs in the last bit between C libraries, additions and products do
- * not. With the scalars recorded, a replay on another machine has only additions and products left,
- * and gives the same bits.
+ * Why the two are apart: pow() differs in the last bit between C libraries, additions and products
+ * do not. With the scalars recorded, a replay on another machine has only additions and products
+ * left, and gives the same bits.
  *
  * For one element, in this order, each operation rounded to f32 (there is no fused multiply-add):
  *   D = 0;  for each fresh part in order: D = D + w_i * d_i        D is skipped where there is none
@@ -19,16 +19,17 @@
  *   L = 0;  for each late part in order:  L = L + w_i * d_i        L is skipped where there is none
  *   theta = theta - eta_r * L
  *
- * Late parts. A delta that missed its round moves theta, not m: its direction was measured at weights
- * that are gone, and momentum would repeat it for ten rounds. With several late parts the weight of each
- * is lw_i / (N + sum of lw), so that together they move theta by at most their weighted mean; for one
- * late part this is lw / (N + lw). A round with late parts only takes Meff from them, and phi = 0, for
- * which the rule gives mu_r = 1 and kappa_r = 0: no time has passed for the momentum.
+ * Late parts. A delta that missed its round moves theta, not m: its direction was measured at
+ * weights that are gone, and momentum would repeat it for ten rounds. With several late parts the
+ * weight of each is lw_i / (N + sum of lw), so that together they move theta by at most their
+ * weighted mean; for one late part this is lw / (N + lw). A round with late parts only takes Meff
+ * from them, and phi = 0, for which the rule gives mu_r = 1 and kappa_r = 0: no time has passed
+ * for the momentum.
  *
  * Invariants
  *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64 for each) whenever there is a fresh site.
  *   (O2) no contribution, no change: theta and m keep their bits; late ones alone leave m its bits.
- *   (O3) the result does not depend on how the vector is cut into chunks.                          */
+ *   (O3) the result does not depend on how the vector is cut into chunks. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>
@@ -43,14 +44,15 @@ struct outer_rule outer_rule_default(void) {
     return (struct outer_rule){.eta = 0.7, .mu = 0.9, .m_ref = 3, .h_ref = 30, .late_weight = 0.5};
 }
 
-/* ---- Scalars ------------------------------------------------------------------------------------- */
+/* ---- Scalars --------------------------------------------------------------------------------- */
 struct totals {
     double tokens, tokens2; /* sum of n, sum of n^2, over sites */
     double tokens_steps;    /* sum of n * s */
 };
 
-/* Sums over the sites among the fresh (late = false) or the late parts. A site that handed in twice in
- * one round moved by the sum of its deltas, so it counts once, with all its tokens and steps. */
+/* Sums over the sites among the fresh (late = false) or the late parts. A site that handed in
+ * twice in one round moved by the sum of its deltas, so it counts once, with all its tokens and
+ * steps. */
 static struct totals totals_of(const struct outer_part *parts, size_t count, bool late) {
     struct totals t = {0};
     size_t i = 0;
@@ -125,7 +127,7 @@ void outer_params_compute(const struct outer_rule *r, const struct outer_part *p
     *out = p;
 }
 
-/* ---- Merging -------------------------------------------------------------------------------------- */
+/* ---- Merging --------------------------------------------------------------------------------- */
 void outer_merge_init(struct outer_merge *g, const struct outer_params *p,
                       const struct outer_part *parts, const double *weight, size_t count) {
     CHECK(isfinite(p->eta_r));
@@ -142,8 +144,8 @@ void outer_merge_fini(struct outer_merge *g) {
     *g = (struct outer_merge){0};
 }
 
-/* sum = sum + w * d. The constant trip count is what lets gcc vectorise at -O2; the values are the same
- * in both loops, since no addition is moved. */
+/* sum = sum + w * d. The constant trip count is what lets gcc vectorise at -O2; the values are the
+ * same in both loops, since no addition is moved. */
 static void add_weighted(float *restrict sum, const float *restrict d, float w, size_t n) {
     if (n == TILE) {
         for (size_t i = 0; i < TILE; i++) sum[i] += w * d[i];
@@ -152,8 +154,8 @@ static void add_weighted(float *restrict sum, const float *restrict d, float w, 
     }
 }
 
-static void step_fresh(float *restrict theta, float *restrict m, const float *restrict sum, float eta,
-                       float mu, float kappa, size_t n) {
+static void step_fresh(float *restrict theta, float *restrict m, const float *restrict sum,
+                       float eta, float mu, float kappa, size_t n) {
     if (n == TILE) {
         for (size_t i = 0; i < TILE; i++) {
             m[i] = mu * m[i] + sum[i];
@@ -175,9 +177,10 @@ static void step_late(float *restrict theta, const float *restrict sum, float et
     }
 }
 
-/* Fills the scratch with the weighted sum of the fresh or of the late parts. A part of weight zero is
- * no contribution; false where nothing contributes. */
-static bool sum_parts(struct outer_merge *g, const float *const *delta, size_t at, size_t n, bool late) {
+/* Fills the scratch with the weighted sum of the fresh or of the late parts. A part of weight zero
+ * is no contribution; false where nothing contributes. */
+static bool sum_parts(struct outer_merge *g, const float *const *delta, size_t at, size_t n,
+                      bool late) {
     bool any = false;
     for (size_t i = 0; i < g->parts_count; i++) {
         if (g->parts[i].late != late || !(g->weight[i] > 0)) continue;
@@ -191,7 +194,8 @@ static bool sum_parts(struct outer_merge *g, const float *const *delta, size_t a
 void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const float *const *delta,
                        size_t n) {
     CHECK(n <= OUTER_CHUNK); /* O3: a chunk never decides how many tiles there may be */
-    float eta = (float)g->params.eta_r, mu = (float)g->params.mu_r, kappa = (float)g->params.kappa_r;
+    float eta = (float)g->params.eta_r, mu = (float)g->params.mu_r,
+          kappa = (float)g->params.kappa_r;
     for (size_t at = 0; at < n; at += TILE) {
         size_t count = n - at < TILE ? n - at : TILE;
         if (sum_parts(g, delta, at, count, false)) {
@@ -201,13 +205,14 @@ void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const floa
     }
 }
 
-/* ---- Checks before acceptance ----------------------------------------------------------------------
+/* ---- Checks before acceptance -------------------------------------------------------------------
  * Eight running sums hide the latency of the additions; they are joined in one fixed order, so equal
  * chunks give equal figures. */
 enum { LANES = 8 };
 
 static double lanes_sum(const double *lane) {
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) +
+           ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 void delta_stats_chunk(struct delta_stats *s, const float *d, const float *m_or_null, size_t n) {

@@ -2,32 +2,31 @@
 /* outer.h - the outer loop's arithmetic: how deltas are coded, checked and merged. Pure; works on
  * chunks that the caller streams, so memory does not grow with the model.
  *
- * Outer step (design: DiLoCo arXiv 2311.08105 eq. in PyTorch's Nesterov form, generalised to unequal
- * work; exponent 1/3 fitted to the best outer rates of arXiv 2503.09799):
+ * Outer step (design: DiLoCo arXiv 2311.08105 eq. in PyTorch's Nesterov form, generalised to
+ * unequal work; exponent 1/3 fitted to the best outer rates of arXiv 2503.09799):
  *   w_i = n_i/N   N = sum n_i   D = sum w_i d_i   sbar = sum w_i s_i   Meff = N^2 / sum n_i^2
  *   phi = min(sbar/H_ref, 2)  mu_r = mu^phi  kappa_r = mu (1-mu^phi)/(1-mu)  eta_r = eta (Meff/M_ref)^(1/3)
  *   m <- mu_r m + D           theta <- theta - eta_r (D + kappa_r m)
  * where d_i is the sum of the deltas of one SITE in this round (a site that handed in twice moved
  * by both), n_i and s_i its tokens and steps. Late deltas (one version behind) are outside the
  * momentum:  theta <- theta - eta_r * lw/(N + L) * d,  lw = late_weight * n  (late_weight = 0.5),
- * where N are the fresh tokens of the round (0 where there are none) and L is the sum of lw over the
- * late deltas, so that several late ones together move theta by no more than their weighted mean. A
- * round with late deltas only takes Meff from them.
- * With no contribution nothing changes, not even m.
+ * where N are the fresh tokens of the round (0 where there are none) and L is the sum of lw over
+ * the late deltas, so that several late ones together move theta by no more than their weighted
+ * mean. A round with late deltas only takes Meff from them. With no contribution nothing changes,
+ * not even m.
  *
- * Determinism: everything is fp32, contributions are summed in the order given (callers sort by site
- * id, then by contribution id), chunk by chunk, without fused multiply-add: equal bits on every
- * machine and for every thread count.
- * Invariants
+ * Determinism: everything is fp32, contributions are summed in the order given (callers sort by
+ * site id, then by contribution id), chunk by chunk, without fused multiply-add: equal bits on
+ * every machine and for every thread count. Invariants
  *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64) whenever there is a fresh site.
  *   (O2) no contribution, no change: theta and m keep their bits.
- *   (O3) the result does not depend on how the vector is cut into chunks.                          */
+ *   (O3) the result does not depend on how the vector is cut into chunks. */
 #ifndef OUTER_OUTER_H
 #define OUTER_OUTER_H
 
 #include "base/base.h"
 
-/* ---- Codecs of a delta ---------------------------------------------------------------------------
+/* ---- Codecs of a delta --------------------------------------------------------------------------
  * fp32 as is; bf16 round to nearest even; int8: blocks of 128, each with an f32 scale = max|x|/127 and
  * 128 signed bytes, round half to even (a block of zeros has scale 0). A vector is coded in blocks from
  * its start; a shorter last block holds only its elements.
@@ -41,7 +40,8 @@ uint64_t codec_bytes(enum codec c, uint64_t n);
 /* Codes n elements to out[codec_bytes(c, n)]. E_NONFINITE where an element is not finite,
  * or too large to have a finite code. Blocks below 127 * 2^-126 are coded as zeros by int8. */
 enum brg_status codec_encode(enum codec c, const float *x, size_t n, uint8_t *out) MUST_USE;
-/* Decodes; E_CORRUPT where a scale or value is not finite or a scale is negative. in is outside bytes. */
+/* Decodes; E_CORRUPT where a scale or value is not finite or a scale is negative. in is outside
+ * bytes. */
 enum brg_status codec_decode(enum codec c, const uint8_t *in, size_t n, float *out) MUST_USE;
 
 /* ---- Delta file --------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ void delta_header_encode(const struct delta_header *h, uint8_t out[DELTA_HEADER_
 enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct delta_header *out,
                                     struct err *e) MUST_USE;
 
-/* ---- The outer step --------------------------------------------------------------------------- */
+/* ---- The outer step -------------------------------------------------------------------------- */
 struct outer_rule {
     double eta, mu, m_ref, h_ref, late_weight;
 };
@@ -73,9 +73,10 @@ struct outer_part { /* one contribution in a merge plan */
 struct outer_params { /* the round's scalars; recorded in the journal, so replay needs no pow() */
     double eta_r, mu_r, kappa_r, phi, meff, sbar, tokens_fresh, tokens_late;
 };
-/* parts sorted by (site, contribution). Fills the scalars and out_weight[count]: for a fresh part the
- * factor of its delta in D (tokens of its SITE / N, for each of the site's deltas), for a late part the
- * whole factor lw/(N + L) that multiplies eta_r. A part without tokens has weight 0 and no effect. */
+/* parts sorted by (site, contribution). Fills the scalars and out_weight[count]: for a fresh part
+ * the factor of its delta in D (tokens of its SITE / N, for each of the site's deltas), for a late
+ * part the whole factor lw/(N + L) that multiplies eta_r. A part without tokens has weight 0 and
+ * no effect. */
 void outer_params_compute(const struct outer_rule *r, const struct outer_part *parts, size_t count,
                           struct outer_params *out, double *out_weight);
 
@@ -93,7 +94,7 @@ void outer_merge_fini(struct outer_merge *g);
 void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const float *const *delta,
                        size_t n);
 
-/* ---- Checks before acceptance --------------------------------------------------------------------- */
+/* ---- Checks before acceptance ---------------------------------------------------------------- */
 struct delta_stats {
     double norm2, max_abs, dot_m, m_norm2; /* sums in f64 */
     uint64_t count;
@@ -103,13 +104,13 @@ void delta_stats_chunk(struct delta_stats *s, const float *d, const float *m_or_
  * lr_sum * (c + wd*theta_max), c = (1-b1)/sqrt((1-b2)(1-b1^2/b2)). Infinity where b1^2 >= b2. */
 double outer_adamw_bound(double lr_sum, double b1, double b2, double wd, double theta_max);
 
-/* ---- The learning-rate schedule: a function of committed tokens, the same for every site ---------- */
+/* ---- The learning-rate schedule: a function of committed tokens, the same for every site ----- */
 enum schedule_kind { SCHEDULE_COSINE = 1, SCHEDULE_WSD = 2, SCHEDULE_CONSTANT = 3 };
 struct schedule {
     enum schedule_kind kind;
-    double lr, lr_min_ratio;       /* peak; floor as a share of the peak */
+    double lr, lr_min_ratio; /* peak; floor as a share of the peak */
     double tokens_total, tokens_warmup;
-    double decay_share;            /* WSD: the last share of tokens that decays linearly */
+    double decay_share; /* WSD: the last share of tokens that decays linearly */
 };
 double schedule_lr(const struct schedule *s, double tokens);
 

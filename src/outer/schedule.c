@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* schedule.c - the learning rate as a function of committed tokens.
  *
- * The clock is the run's committed tokens, never a site's own steps: work that was lost or refused does
- * not age the run, and sites that come and go agree on the rate without talking about it.
+ * The clock is the run's committed tokens, never a site's own steps: work that was lost or refused
+ * does not age the run, and sites that come and go agree on the rate without talking about it.
  *
  *   warm-up   a straight line from 0 to the peak over tokens_warmup, under every kind
  *   cosine    half a cosine from the peak at the end of the warm-up to the floor at tokens_total
  *   wsd       the peak, then a straight line to the floor over the last decay_share of the tokens
  *   constant  the peak
- * Past tokens_total the rate stays at the floor: a run is often continued for a while.             */
+ * Past tokens_total the rate stays at the floor: a run is often continued for a while. */
 #include <math.h>
 
 #include "outer/outer.h"

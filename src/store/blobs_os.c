@@ -10,15 +10,16 @@
  *
  * A name is made here from 16 or 32 binary bytes; no string from outside becomes part of a path.
  *
- * A part survives a restart, so that a site with a thin line goes on where it was. What the power failure
- * did to its tail does not matter: the hash of the whole is compared before it becomes a blob.
+ * A part survives a restart, so that a site with a thin line goes on where it was. What the power
+ * failure did to its tail does not matter: the hash of the whole is compared before it becomes a
+ * blob.
  *
  * Two writers of one key are kept apart by a lock on the part itself; the second one finds that its
  * offset does not fit and is told the right one.
  *
  * Invariants
  *   (B1) a file under blobs/ was complete, hashed and synced before it got its name.
- *   (B2) a part only grows at its end: a piece at another offset changes nothing.                  */
+ *   (B2) a part only grows at its end: a piece at another offset changes nothing. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +37,7 @@ struct blobs {
 enum { PART_KEPT_HOURS = 24 };
 #define PART_KEPT_NS ((time_ns)PART_KEPT_HOURS * 3600 * NS_PER_S)
 
-/* ---- Shared ------------------------------------------------------------------------------------------ */
+/* ---- Shared ---------------------------------------------------------------------------------- */
 enum brg_status store_hash_fd(int fd, const char *path, struct hash *out, uint64_t *out_bytes,
                               struct err *e) {
     AUTO_FREE uint8_t *piece = mem_alloc(STORE_IO_BYTES, 1);
@@ -60,7 +61,7 @@ enum brg_status store_fsync(int fd, const char *path, struct err *e) {
     return fsync(fd) == 0 ? BRG_OK : os_errno(e, errno, "fsync", path);
 }
 
-/* ---- Names ------------------------------------------------------------------------------------------- */
+/* ---- Names ----------------------------------------------------------------------------------- */
 void blobs_path(const struct blobs *b, const struct hash *h, char out[4096]) {
     char hex[HASH_HEX_BYTES];
     hash_hex(h, hex);
@@ -107,7 +108,7 @@ bool blobs_has(const struct blobs *b, const struct hash *h) {
     return os_exists(path);
 }
 
-/* ---- Arriving ------------------------------------------------------------------------------------------ */
+/* ---- Arriving -------------------------------------------------------------------------------- */
 enum brg_status blobs_part_bytes(struct blobs *b, const struct id128 *key, uint64_t *out_bytes) {
     char path[OS_PATH_MAX];
     part_path(b, key, path);
@@ -116,9 +117,9 @@ enum brg_status blobs_part_bytes(struct blobs *b, const struct id128 *key, uint6
     return BRG_OK;
 }
 
-/* Opens a part for one writer at a time and tells its length. While this one waited for the lock, the
- * part may have become a blob or have been dropped; writing through the old descriptor would then
- * change a finished blob. So the name is looked at again under the lock. */
+/* Opens a part for one writer at a time and tells its length. While this one waited for the lock,
+ * the part may have become a blob or have been dropped; writing through the old descriptor would
+ * then change a finished blob. So the name is looked at again under the lock. */
 static enum brg_status part_open(const char *path, int flags, int *out_fd, uint64_t *out_bytes,
                                  struct err *e) {
     for (;;) {
@@ -145,7 +146,8 @@ enum brg_status blobs_part_write(struct blobs *b, const struct id128 *key, uint6
     uint64_t bytes;
     TRY(part_open(path, O_RDWR | O_CREAT, &fd, &bytes, e));
     if (offset != bytes) { /* B2 */
-        return err_set(e, BRG_E_MESSAGE, "upload: the piece begins at byte %llu, the next byte is %llu",
+        return err_set(e, BRG_E_MESSAGE,
+                       "upload: the piece begins at byte %llu, the next byte is %llu",
                        (unsigned long long)offset, (unsigned long long)bytes);
     }
     enum brg_status s = os_pwrite_all(fd, data, n, offset, path, e);
@@ -161,7 +163,8 @@ enum brg_status blobs_part_write(struct blobs *b, const struct id128 *key, uint6
 }
 
 /* Gives a complete, synced file its name. The directory is made on first use. */
-static enum brg_status settle(struct blobs *b, const char *path, const struct hash *h, struct err *e) {
+static enum brg_status settle(struct blobs *b, const char *path, const struct hash *h,
+                              struct err *e) {
     char dir[OS_PATH_MAX], to[OS_PATH_MAX];
     blob_dir(b, h, dir);
     blobs_path(b, h, to);
@@ -176,7 +179,8 @@ enum brg_status blobs_part_finish(struct blobs *b, const struct id128 *key, uint
                                   const struct hash *want, struct err *e) {
     char path[OS_PATH_MAX];
     part_path(b, key, path);
-    if (!os_exists(path) && blobs_has(b, want)) return BRG_OK; /* the answer was lost, not the blob */
+    if (!os_exists(path) && blobs_has(b, want))
+        return BRG_OK; /* the answer was lost, not the blob */
     AUTO_CLOSE int fd = -1;
     uint64_t have, hashed;
     TRY(part_open(path, O_RDWR, &fd, &have, e));
@@ -189,8 +193,10 @@ enum brg_status blobs_part_finish(struct blobs *b, const struct id128 *key, uint
     TRY(store_hash_fd(fd, path, &got, &hashed, e));
     if (have != bytes || !hash_equal(&got, want)) {
         (void)unlink(path);
-        return err_set(e, BRG_E_CORRUPT, "upload: %llu bytes do not have the announced hash; send it again "
-                       "from the start", (unsigned long long)have);
+        return err_set(e, BRG_E_CORRUPT,
+                       "upload: %llu bytes do not have the announced hash; send it again "
+                       "from the start",
+                       (unsigned long long)have);
     }
     CHECK(hashed == bytes); /* B1 */
     return settle(b, path, want, e);
@@ -202,8 +208,9 @@ enum brg_status blobs_part_drop(struct blobs *b, const struct id128 *key) {
     return unlink(path) == 0 || errno == ENOENT ? BRG_OK : BRG_E_IO;
 }
 
-/* ---- Complete ------------------------------------------------------------------------------------------ */
-enum brg_status blobs_adopt(struct blobs *b, const char *path, const struct hash *h, struct err *e) {
+/* ---- Complete -------------------------------------------------------------------------------- */
+enum brg_status blobs_adopt(struct blobs *b, const char *path, const struct hash *h,
+                            struct err *e) {
     {
         AUTO_CLOSE int fd = open(path, O_RDWR | O_CLOEXEC);
         if (fd < 0) return os_errno(e, errno, "open", path);
@@ -221,8 +228,9 @@ enum brg_status blobs_verify(const struct blobs *b, const struct hash *h, struct
     uint64_t bytes;
     TRY(store_hash_fd(fd, path, &got, &bytes, e));
     if (hash_equal(&got, h)) return BRG_OK;
-    return err_set(e, BRG_E_CORRUPT, "%s: %llu bytes do not have the hash of their name; restore this file",
-                   path, (unsigned long long)bytes);
+    return err_set(e, BRG_E_CORRUPT,
+                   "%s: %llu bytes do not have the hash of their name; restore this file", path,
+                   (unsigned long long)bytes);
 }
 
 enum brg_status blobs_remove(struct blobs *b, const struct hash *h, struct err *e) {
@@ -236,7 +244,7 @@ enum brg_status blobs_remove(struct blobs *b, const struct hash *h, struct err *
     return os_fsync_dir(dir, e);
 }
 
-/* ---- Sweeping ------------------------------------------------------------------------------------------ */
+/* ---- Sweeping -------------------------------------------------------------------------------- */
 static bool is_part_name(const char *name) {
     uint8_t id[ID_BYTES];
     char hex[ID_HEX_BYTES];
@@ -246,8 +254,8 @@ static bool is_part_name(const char *name) {
     return hex_decode(hex, id, ID_BYTES) && strcmp(name + ID_HEX_BYTES - 1, ".part") == 0;
 }
 
-/* A part that was touched within a day may be resumed by its site; everything else in incoming/ is left
- * over from a process that is gone. A time in the future is a clock that was set back: keep. */
+/* A part that was touched within a day may be resumed by its site; everything else in incoming/ is
+ * left over from a process that is gone. A time in the future is a clock that was set back: keep. */
 static bool is_leftover(const char *name, const struct stat *st) {
     if (!is_part_name(name) || !S_ISREG(st->st_mode)) return true;
     time_ns touched = (time_ns)st->st_mtim.tv_sec * NS_PER_S + st->st_mtim.tv_nsec;

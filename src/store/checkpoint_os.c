@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint_os.c - one immutable file that holds a version of the run: weights, outer state, ledger.
+/* checkpoint_os.c - one immutable file that holds a version of the run: weights, outer state,
+ * ledger.
  *
  *   +--------+-------------+------------------------+----------------+--------+
  *   | u64    | JSON header | theta: P f32           | outer.m: P f32 | ledger |
  *   +--------+-------------+------------------------+----------------+--------+
  *            8             ^ multiple of 64         ^ + 4P           ^ + 8P
  *
- * It is a plain safetensors file, so that any tool can read the weights. The parameters stand in model
- * order without a gap, so that theta is one vector, and a merge is one pass over two streams. The ledger
- * travels inside: whoever has the weights also has the list of what they were trained on.
+ * It is a plain safetensors file, so that any tool can read the weights. The parameters stand in
+ * model order without a gap, so that theta is one vector, and a merge is one pass over two
+ * streams. The ledger travels inside: whoever has the weights also has the list of what they were
+ * trained on.
  *
  *   writer_open --> write_theta, write_m in any interleaving --> writer_finish | writer_abort
  *
- * theta_sha256 stands in the header, before the bytes it is taken from. The writer puts 64 zeros in
- * its place and fills them in when the last chunk has passed; then it reads the file once to hash it,
- * which also is the proof that what was written can be read.
+ * theta_sha256 stands in the header, before the bytes it is taken from. The writer puts 64 zeros
+ * in its place and fills them in when the last chunk has passed; then it reads the file once to
+ * hash it, which also is the proof that what was written can be read.
  *
  * Invariants
  *   (K1) finish succeeds only after exactly P elements of theta and P of m.
- *   (K2) the data of theta, m and ledger lie contiguous, in this order.                            */
+ *   (K2) the data of theta, m and ledger lie contiguous, in this order. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +30,8 @@
 
 #include "store/store_os.h"
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "vectors are stored as they lie in memory");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "vectors are stored as they lie in memory");
 
 #define FORMAT "beringia-checkpoint-1"
 #define NAME_M "outer.m"
@@ -37,15 +40,17 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "vectors are stored as 
 #define HEX_ZERO "0000000000000000000000000000000000000000000000000000000000000000"
 enum { HEADER_MAX = 100 * 1000 * 1000 };
 
-/* ---- Reading --------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 void checkpoint_fini(struct checkpoint *c) {
     tensors_fini(&c->table);
     *c = (struct checkpoint){0};
 }
 
 static enum brg_status bad_meta(const char *path, const char *key, struct err *e) {
-    return err_set(e, BRG_E_CHECKPOINT, "%s: metadata \"%s\" is missing or wrong; this is no checkpoint of a "
-                   "run", path, key);
+    return err_set(e, BRG_E_CHECKPOINT,
+                   "%s: metadata \"%s\" is missing or wrong; this is no checkpoint of a "
+                   "run",
+                   path, key);
 }
 
 static enum brg_status meta_number(const struct tensors *t, const char *path, const char *key,
@@ -77,7 +82,8 @@ static enum brg_status read_meta(const char *path, struct checkpoint *c, struct 
 /* Takes the last two tensors off the table: what stays are the parameters. */
 static enum brg_status read_layout(const char *path, struct checkpoint *c, struct err *e) {
     struct tensors *t = &c->table;
-    if (t->count < 3) return err_set(e, BRG_E_CHECKPOINT, "%s: not parameters, outer.m and ledger", path);
+    if (t->count < 3)
+        return err_set(e, BRG_E_CHECKPOINT, "%s: not parameters, outer.m and ledger", path);
     const struct tensor *m = &t->v[t->count - 2], *ledger = &t->v[t->count - 1];
     c->elements = 0;
     for (size_t i = 0; i + 2 < t->count; i++) {
@@ -88,8 +94,10 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
     }
     if (strcmp(m->name, NAME_M) != 0 || m->type != TENSOR_F32 || m->elements != c->elements ||
         c->elements == 0) {
-        return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": expected \"outer.m\" with one F32 for each "
-                       "parameter", path, m->name);
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "%s: tensor \"%s\": expected \"outer.m\" with one F32 for each "
+                       "parameter",
+                       path, m->name);
     }
     if (strcmp(ledger->name, NAME_LEDGER) != 0 || ledger->type != TENSOR_U8) {
         return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": expected \"ledger\" as U8", path,
@@ -100,7 +108,7 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
     c->ledger_offset = ledger->offset;
     c->ledger_bytes = ledger->bytes;
     t->count -= 2;
-    CHECK(c->m_offset == c->theta_offset + 4 * c->elements); /* K2 */
+    CHECK(c->m_offset == c->theta_offset + 4 * c->elements);  /* K2 */
     CHECK(c->ledger_offset == c->m_offset + 4 * c->elements); /* K2 */
     return BRG_OK;
 }
@@ -118,7 +126,7 @@ enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct
     return BRG_OK;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 struct checkpoint_writer {
     int fd;
     uint64_t elements, theta_count, m_count;
@@ -134,8 +142,8 @@ static enum brg_status lay_out(const struct checkpoint_head *head, struct tensor
         const struct tensor *x = &head->table->v[i];
         CHECK(x->type == TENSOR_F32);
         if (strcmp(x->name, NAME_M) == 0 || strcmp(x->name, NAME_LEDGER) == 0) {
-            return err_set(e, BRG_E_MODEL, "tensor \"%s\": the name is taken by the run's own state",
-                           x->name);
+            return err_set(e, BRG_E_MODEL,
+                           "tensor \"%s\": the name is taken by the run's own state", x->name);
         }
         tensors_add(t, x->name, x->type, x->dims, x->shape);
         elements += x->elements;
@@ -165,8 +173,8 @@ static void set_meta(const struct checkpoint_head *head, struct tensors *t) {
     tensors_meta_set(t, "model", head->model_json);
 }
 
-/* Where the 64 digits stand. Inside any string a quotation mark is escaped, and a tensor's entry is an
- * object, so this text occurs once. */
+/* Where the 64 digits stand. Inside any string a quotation mark is escaped, and a tensor's entry
+ * is an object, so this text occurs once. */
 static uint64_t find_theta_hex(const struct buf *header) {
     static const char key[] = "\"" KEY_THETA "\":\"" HEX_ZERO "\"";
     const uint8_t *at = memmem(header->data, header->bytes_count, key, sizeof key - 1);
@@ -186,13 +194,15 @@ static enum brg_status writer_start(struct checkpoint_writer *w, const struct ch
     CHECK(t->v[t->count - 1].offset == w->m_offset + 4 * w->elements); /* K2 */
     w->fd = open(w->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fd < 0) return os_errno(e, errno, "create", w->path);
-    /* A full disk is better found now than after a minute of merging. Some file systems cannot say. */
-    if (fallocate(w->fd, 0, 0, (off_t)w->file_bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
-        errno != EINTR) {
+    /* A full disk is better found now than after a minute of merging. Some file systems cannot
+     * say. */
+    if (fallocate(w->fd, 0, 0, (off_t)w->file_bytes) != 0 && errno != EOPNOTSUPP &&
+        errno != ENOSYS && errno != EINTR) {
         return os_errno(e, errno, "reserve space for", w->path);
     }
     TRY(os_pwrite_all(w->fd, header->data, header->bytes_count, 0, w->path, e));
-    return os_pwrite_all(w->fd, head->ledger, head->ledger_bytes, t->v[t->count - 1].offset, w->path, e);
+    return os_pwrite_all(w->fd, head->ledger, head->ledger_bytes, t->v[t->count - 1].offset,
+                         w->path, e);
 }
 
 enum brg_status checkpoint_writer_open(const char *path, const struct checkpoint_head *head,
@@ -218,10 +228,10 @@ enum brg_status checkpoint_writer_open(const char *path, const struct checkpoint
     return BRG_OK;
 }
 
-/* One piece to its place, and on its way to the disk: without the push all of it would wait in memory for
- * the fsync at the end, and reading, computing and writing would not overlap. */
-static enum brg_status write_piece(struct checkpoint_writer *w, const float *x, size_t n, uint64_t at,
-                                   struct err *e) {
+/* One piece to its place, and on its way to the disk: without the push all of it would wait in
+ * memory for the fsync at the end, and reading, computing and writing would not overlap. */
+static enum brg_status write_piece(struct checkpoint_writer *w, const float *x, size_t n,
+                                   uint64_t at, struct err *e) {
     TRY(os_pwrite_all(w->fd, x, 4 * n, at, w->path, e));
     (void)sync_file_range(w->fd, (off_t)at, (off_t)(4 * n), SYNC_FILE_RANGE_WRITE);
     return BRG_OK;
@@ -244,8 +254,8 @@ enum brg_status checkpoint_write_m(struct checkpoint_writer *w, const float *x, 
     return BRG_OK;
 }
 
-static enum brg_status seal(struct checkpoint_writer *w, struct hash *out_file, struct hash *out_theta,
-                            struct err *e) {
+static enum brg_status seal(struct checkpoint_writer *w, struct hash *out_file,
+                            struct hash *out_theta, struct err *e) {
     char hex[HASH_HEX_BYTES];
     uint64_t bytes;
     *out_theta = hasher_final(&w->theta);
@@ -254,8 +264,8 @@ static enum brg_status seal(struct checkpoint_writer *w, struct hash *out_file, 
     TRY(store_fsync(w->fd, w->path, e));
     TRY(store_hash_fd(w->fd, w->path, out_file, &bytes, e));
     if (bytes == w->file_bytes) return BRG_OK;
-    return err_set(e, BRG_E_IO, "%s: %llu bytes instead of %llu; another program wrote to it", w->path,
-                   (unsigned long long)bytes, (unsigned long long)w->file_bytes);
+    return err_set(e, BRG_E_IO, "%s: %llu bytes instead of %llu; another program wrote to it",
+                   w->path, (unsigned long long)bytes, (unsigned long long)w->file_bytes);
 }
 
 enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct hash *out_file,

@@ -14,23 +14,24 @@
  *
  *   chain_i = SHA-256(chain_(i-1) | seq as u64 | kind as u16 | body), numbers little-endian; chain_0 is
  *   32 zero bytes.  sum = SHA-256(seq as u64 | data).
- * The chain binds each record to all before it: an altered, moved or missing record shows at the first
- * replay, and one hash names a whole history.
+ * The chain binds each record to all before it: an altered, moved or missing record shows at the
+ * first replay, and one hash names a whole history.
  *
- * Durability. WAL with synchronous=FULL: one fsync of the log for each transaction, however many records
- * it holds. When an fsync fails, the kernel may have dropped the dirty pages and reported it once; a
- * second fsync would succeed and prove nothing. So after SQLITE_IOERR or SQLITE_CORRUPT on the writing
- * side the process ends and the next start reads what is really on disk. A full disk is different: the
- * write itself failed, SQLite rolls back, and the hub goes on refusing until there is space.
+ * Durability. WAL with synchronous=FULL: one fsync of the log for each transaction, however many
+ * records it holds. When an fsync fails, the kernel may have dropped the dirty pages and reported
+ * it once; a second fsync would succeed and prove nothing. So after SQLITE_IOERR or SQLITE_CORRUPT
+ * on the writing side the process ends and the next start reads what is really on disk. A full
+ * disk is different: the write itself failed, SQLite rolls back, and the hub goes on refusing
+ * until there is space.
  *
- * One connection in one process. A lock file beside the database keeps a second hub out, which also
- * keeps clear of a SQLite bug (fixed in 3.51.3) in which two connections that checkpoint at once may
- * corrupt the database. The log is checkpointed here, after a commit, because SQLite's own automatic
- * checkpoint does not report a failed fsync to anybody.
+ * One connection in one process. A lock file beside the database keeps a second hub out, which
+ * also keeps clear of a SQLite bug (fixed in 3.51.3) in which two connections that checkpoint at
+ * once may corrupt the database. The log is checkpointed here, after a commit, because SQLite's
+ * own automatic checkpoint does not report a failed fsync to anybody.
  *
  * Invariants
  *   (J1) a record is visible to readers whole or not at all, and seq has no gaps.
- *   (J2) nothing that journal_append returned OK for is ever lost.                                 */
+ *   (J2) nothing that journal_append returned OK for is ever lost. */
 #include <sqlite3.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -57,7 +58,7 @@ struct journal {
     char path[OS_PATH_MAX];
 };
 
-/* ---- What SQLite said ------------------------------------------------------------------------------ */
+/* ---- What SQLite said ------------------------------------------------------------------------ */
 
 /* The world is wrong in a way that only a new start can look at: ends the process. */
 static _Noreturn void die(const struct journal *j, const char *what) {
@@ -92,8 +93,10 @@ static enum brg_status failed_writing(struct journal *j, const char *what, struc
     int code = sqlite3_errcode(j->db);
     bool full = is_full(j), busy = code == SQLITE_BUSY || code == SQLITE_LOCKED;
     if (!full && !busy) die(j, what);
-    err_set(e, full ? BRG_E_FULL : BRG_E_BUSY, "%s: %s: %s; %s", j->path, what, sqlite3_errmsg(j->db),
-            full ? "make space on this disk, nothing is lost" : "another program writes to the journal");
+    err_set(e, full ? BRG_E_FULL : BRG_E_BUSY, "%s: %s: %s; %s", j->path, what,
+            sqlite3_errmsg(j->db),
+            full ? "make space on this disk, nothing is lost"
+                 : "another program writes to the journal");
     if (!sqlite3_get_autocommit(j->db)) {
         int rc = sqlite3_step(j->rollback);
         if (rc != SQLITE_DONE || !sqlite3_get_autocommit(j->db)) die(j, "rollback");
@@ -126,8 +129,8 @@ static int on_commit(void *user, sqlite3 *db, const char *name, int pages) {
     return SQLITE_OK;
 }
 
-static struct hash chain_next(const struct hash *chain, uint64_t seq, uint16_t kind, const void *body,
-                              size_t n) {
+static struct hash chain_next(const struct hash *chain, uint64_t seq, uint16_t kind,
+                              const void *body, size_t n) {
     uint8_t head[CHAIN_HEAD_BYTES];
     put_le64(head, seq);
     head[8] = (uint8_t)kind;
@@ -157,7 +160,7 @@ static bool column_hash(sqlite3_stmt *stmt, int column, struct hash *out) {
     return true;
 }
 
-/* ---- Opening ----------------------------------------------------------------------------------------- */
+/* ---- Opening --------------------------------------------------------------------------------- */
 static enum brg_status create_schema(struct journal *j, struct err *e) {
     bool made = exec(j, "BEGIN IMMEDIATE;"
                         "CREATE TABLE journal(seq INTEGER PRIMARY KEY, kind INT NOT NULL,"
@@ -190,8 +193,10 @@ static int look_at_format(struct journal *j, struct err *e) {
     const unsigned char *value = rc == SQLITE_ROW ? sqlite3_column_text(stmt, 0) : NULL;
     bool known = value != NULL && strcmp((const char *)value, FORMAT) == 0;
     if (!known) {
-        err_set(e, BRG_E_JOURNAL, "%s: not a journal of format " FORMAT "; use the version of beringia "
-                "that wrote it", j->path);
+        err_set(e, BRG_E_JOURNAL,
+                "%s: not a journal of format " FORMAT "; use the version of beringia "
+                "that wrote it",
+                j->path);
     }
     sqlite3_finalize(stmt);
     return known ? 1 : -1;
@@ -202,12 +207,15 @@ fail:
 }
 
 static enum brg_status prepare_all(struct journal *j, struct err *e) {
-    bool good = prepare(j, "BEGIN IMMEDIATE", &j->begin) && prepare(j, "COMMIT", &j->commit) &&
-                prepare(j, "ROLLBACK", &j->rollback) &&
-                prepare(j, "INSERT INTO journal VALUES(?, ?, ?, ?)", &j->insert) &&
-                prepare(j, "INSERT OR REPLACE INTO snapshot VALUES(?, ?, ?)", &j->snapshot_insert) &&
-                prepare(j, "DELETE FROM snapshot WHERE seq NOT IN"
-                           " (SELECT seq FROM snapshot ORDER BY seq DESC LIMIT 2)", &j->snapshot_trim);
+    bool good =
+        prepare(j, "BEGIN IMMEDIATE", &j->begin) && prepare(j, "COMMIT", &j->commit) &&
+        prepare(j, "ROLLBACK", &j->rollback) &&
+        prepare(j, "INSERT INTO journal VALUES(?, ?, ?, ?)", &j->insert) &&
+        prepare(j, "INSERT OR REPLACE INTO snapshot VALUES(?, ?, ?)", &j->snapshot_insert) &&
+        prepare(j,
+                "DELETE FROM snapshot WHERE seq NOT IN"
+                " (SELECT seq FROM snapshot ORDER BY seq DESC LIMIT 2)",
+                &j->snapshot_trim);
     return good ? BRG_OK : failed_reading(j, "prepare", e);
 }
 
@@ -239,15 +247,18 @@ static enum brg_status open_db(struct journal *j, bool create, struct err *e) {
     }
     TRY(os_lock(name, &j->lock_fd, e));
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (create ? SQLITE_OPEN_CREATE : 0);
-    if (sqlite3_open_v2(j->path, &j->db, flags, NULL) != SQLITE_OK) return failed_reading(j, "open", e);
+    if (sqlite3_open_v2(j->path, &j->db, flags, NULL) != SQLITE_OK)
+        return failed_reading(j, "open", e);
     sqlite3_extended_result_codes(j->db, 0);
     sqlite3_busy_timeout(j->db, BUSY_MS);
     sqlite3_db_config(j->db, SQLITE_DBCONFIG_DEFENSIVE, 1, (int *)NULL);
     int format = look_at_format(j, e);
     if (format < 0) return e != NULL ? e->status : BRG_E_JOURNAL;
     if (format == 1 && create) {
-        return err_set(e, BRG_E_EXISTS, "%s: there is a journal already; open it or choose another "
-                       "directory", j->path);
+        return err_set(e, BRG_E_EXISTS,
+                       "%s: there is a journal already; open it or choose another "
+                       "directory",
+                       j->path);
     }
     if (format == 0 && !create) return err_set(e, BRG_E_JOURNAL, "%s: holds no journal", j->path);
     if (!exec(j, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA locking_mode=NORMAL;"
@@ -284,8 +295,8 @@ enum brg_status journal_open(const char *path, bool create, struct journal **out
 
 void journal_close(struct journal *j) {
     if (j == NULL) return;
-    sqlite3_stmt *all[] = {j->begin, j->commit, j->rollback, j->insert, j->snapshot_insert,
-                           j->snapshot_trim};
+    sqlite3_stmt *all[] = {j->begin,  j->commit,          j->rollback,
+                           j->insert, j->snapshot_insert, j->snapshot_trim};
     for (size_t i = 0; i < ARRAY_COUNT(all); i++) sqlite3_finalize(all[i]);
     if (j->db != NULL) CHECK(sqlite3_close(j->db) == SQLITE_OK);
     os_close_cleanup(&j->lock_fd);
@@ -300,10 +311,10 @@ struct hash journal_chain(const struct journal *j) {
     return j->chain;
 }
 
-/* ---- Writing ----------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
-/* Folds the log into the file when it is long. Busy (somebody reads) is no failure: the log grows and
- * the next commit tries again. Full is none either: the records are safe in the log. */
+/* Folds the log into the file when it is long. Busy (somebody reads) is no failure: the log grows
+ * and the next commit tries again. Full is none either: the records are safe in the log. */
 static void checkpoint_when_due(struct journal *j) {
     if (j->wal_pages < CHECKPOINT_PAGES) return;
     int rc = sqlite3_wal_checkpoint_v2(j->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
@@ -352,15 +363,15 @@ enum brg_status journal_snapshot_put(struct journal *j, uint64_t seq, const void
     if (!run(j->begin)) return failed_writing(j, "begin", e);
     bool good = sqlite3_bind_int64(put, 1, (int64_t)seq) == SQLITE_OK &&
                 sqlite3_bind_blob(put, 2, n > 0 ? data : "", (int)n, SQLITE_STATIC) == SQLITE_OK &&
-                sqlite3_bind_blob(put, 3, sum.v, HASH_BYTES, SQLITE_STATIC) == SQLITE_OK && run(put) &&
-                run(j->snapshot_trim);
+                sqlite3_bind_blob(put, 3, sum.v, HASH_BYTES, SQLITE_STATIC) == SQLITE_OK &&
+                run(put) && run(j->snapshot_trim);
     if (!good) return failed_writing(j, "snapshot", e);
     if (!run(j->commit)) return failed_writing(j, "commit", e);
     checkpoint_when_due(j);
     return BRG_OK;
 }
 
-/* ---- Reading ----------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struct buf *out,
                                      struct err *e) {
     sqlite3_stmt *stmt = NULL;
@@ -380,12 +391,16 @@ enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struc
         size_t n = (size_t)sqlite3_column_bytes(stmt, 1);
         struct hash sum, want = snapshot_sum(seq, data, n);
         if (!column_hash(stmt, 2, &sum) || !hash_equal(&sum, &want) || seq > j->last_seq) {
-            s = err_set(e, BRG_E_JOURNAL, "%s: snapshot of record %llu is damaged; start with a full "
-                        "replay", j->path, (unsigned long long)seq);
+            s = err_set(e, BRG_E_JOURNAL,
+                        "%s: snapshot of record %llu is damaged; start with a full "
+                        "replay",
+                        j->path, (unsigned long long)seq);
         } else {
             if (n > 0) buf_put(out, data, n);
-            if (out->overflow) s = err_set(e, BRG_E_LIMIT, "%s: snapshot of %zu bytes", j->path, n);
-            else *out_seq = seq;
+            if (out->overflow)
+                s = err_set(e, BRG_E_LIMIT, "%s: snapshot of %zu bytes", j->path, n);
+            else
+                *out_seq = seq;
         }
     }
     sqlite3_finalize(stmt);
@@ -393,11 +408,13 @@ enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struc
 }
 
 /* The chain up to and with record `after`. */
-static enum brg_status chain_at(struct journal *j, uint64_t after, struct hash *out, struct err *e) {
+static enum brg_status chain_at(struct journal *j, uint64_t after, struct hash *out,
+                                struct err *e) {
     *out = (struct hash){0};
     if (after == 0) return BRG_OK;
     sqlite3_stmt *stmt = NULL;
-    if (!prepare(j, "SELECT chain FROM journal WHERE seq = ?", &stmt)) return failed_reading(j, "read", e);
+    if (!prepare(j, "SELECT chain FROM journal WHERE seq = ?", &stmt))
+        return failed_reading(j, "read", e);
     sqlite3_bind_int64(stmt, 1, (int64_t)after);
     int rc = sqlite3_step(stmt);
     enum brg_status s = BRG_OK;
@@ -413,19 +430,21 @@ static enum brg_status chain_at(struct journal *j, uint64_t after, struct hash *
 
 /* One row: number, chain, then the visitor. */
 static enum brg_status replay_row(struct journal *j, sqlite3_stmt *stmt, uint64_t seq,
-                                  struct hash *chain, journal_visit *visit, void *user, struct err *e) {
+                                  struct hash *chain, journal_visit *visit, void *user,
+                                  struct err *e) {
     int64_t kind = sqlite3_column_int64(stmt, 1);
     struct record r = {.seq = (uint64_t)sqlite3_column_int64(stmt, 0), .kind = (uint16_t)kind};
     r.body = sqlite3_column_blob(stmt, 2);
     r.bytes = (size_t)sqlite3_column_bytes(stmt, 2);
     if (r.seq != seq) {
-        return err_set(e, BRG_E_JOURNAL, "%s: record %llu is missing", j->path, (unsigned long long)seq);
+        return err_set(e, BRG_E_JOURNAL, "%s: record %llu is missing", j->path,
+                       (unsigned long long)seq);
     }
     struct hash want;
     *chain = chain_next(chain, r.seq, r.kind, r.body, r.bytes);
     if (kind != r.kind || !column_hash(stmt, 3, &want) || !hash_equal(&want, chain)) {
-        return err_set(e, BRG_E_JOURNAL, "%s: record %llu was altered: its chain does not fit", j->path,
-                       (unsigned long long)seq);
+        return err_set(e, BRG_E_JOURNAL, "%s: record %llu was altered: its chain does not fit",
+                       j->path, (unsigned long long)seq);
     }
     return visit(user, &r, e);
 }
@@ -435,7 +454,8 @@ enum brg_status journal_replay(struct journal *j, uint64_t after, journal_visit 
     struct hash chain;
     TRY(chain_at(j, after, &chain, e));
     sqlite3_stmt *stmt = NULL;
-    if (!prepare(j, "SELECT seq, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq", &stmt)) {
+    if (!prepare(j, "SELECT seq, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq",
+                 &stmt)) {
         return failed_reading(j, "read", e);
     }
     sqlite3_bind_int64(stmt, 1, (int64_t)after);

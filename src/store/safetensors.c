@@ -6,18 +6,18 @@
  *      an object of strings; blanks may follow it
  *   8 + header_bytes   data; offsets count from here
  *
- * The reader believes nothing. A file may come from a model hub, from a site's disk or from a fuzzer,
- * and its tensors become one vector whose order everybody must agree on. So every byte of the data
- * belongs to exactly one tensor, and a name that occurs twice, a size that does not follow from shape
- * and type, or a key that is not known refuse the whole file. The error names the tensor, because the
- * person who reads it has three hundred of them.
+ * The reader believes nothing. A file may come from a model hub, from a site's disk or from a
+ * fuzzer, and its tensors become one vector whose order everybody must agree on. So every byte of
+ * the data belongs to exactly one tensor, and a name that occurs twice, a size that does not
+ * follow from shape and type, or a key that is not known refuse the whole file. The error names
+ * the tensor, because the person who reads it has three hundred of them.
  *
- * The writer pads the JSON with blanks until the data begins at a multiple of 64 bytes, so that vectors
- * mapped from the file are aligned.
+ * The writer pads the JSON with blanks until the data begins at a multiple of 64 bytes, so that
+ * vectors mapped from the file are aligned.
  *
  * Invariants
  *   (S1) tensors of a parsed table lie in file order, without gap or overlap, and end with the file.
- *   (S2) the table of a failed parse is empty.                                                     */
+ *   (S2) the table of a failed parse is empty. */
 #include <assert.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@
 enum { HEADER_BYTES_MAX = 100 * 1000 * 1000, DATA_ALIGN = 64 };
 #define META_KEY "__metadata__"
 
-/* ---- Types ---------------------------------------------------------------------------------------- */
+/* ---- Types ----------------------------------------------------------------------------------- */
 static const struct {
     enum tensor_type type;
     uint8_t bytes;
@@ -63,7 +63,7 @@ static bool type_parse(const char *name, enum tensor_type *out) {
     return false;
 }
 
-/* ---- The table ------------------------------------------------------------------------------------ */
+/* ---- The table ------------------------------------------------------------------------------- */
 void tensors_fini(struct tensors *t) {
     mem_free(t->v);
     buf_fini(&t->meta);
@@ -99,7 +99,8 @@ void tensors_add(struct tensors *t, const char *name, enum tensor_type type, uin
     CHECK(!__builtin_mul_overflow(elements, (uint64_t)tensor_type_bytes(type), &bytes));
     uint64_t end = t->count > 0 ? t->v[t->count - 1].offset + t->v[t->count - 1].bytes : 0;
     struct tensor *x = table_extend(t);
-    *x = (struct tensor){.type = type, .dims = dims, .elements = elements, .offset = end, .bytes = bytes};
+    *x = (struct tensor){
+        .type = type, .dims = dims, .elements = elements, .offset = end, .bytes = bytes};
     memcpy(x->name, name, strlen(name) + 1);
     for (uint32_t i = 0; i < dims; i++) x->shape[i] = shape[i];
 }
@@ -122,7 +123,7 @@ struct hash tensors_hash(const struct tensors *t) {
 }
 static_assert(TENSOR_NAME_MAX <= 256, "a name's length fits one byte of the hash");
 
-/* ---- Metadata ------------------------------------------------------------------------------------- */
+/* ---- Metadata -------------------------------------------------------------------------------- */
 static json_t *meta_load(const struct tensors *t) {
     json_t *meta = NULL;
     if (t->meta.bytes_count > 0) {
@@ -157,7 +158,7 @@ bool tensors_meta_get(const struct tensors *t, const char *key, char *out, size_
     return found;
 }
 
-/* ---- Writing -------------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 static enum brg_status put_name(struct buf *out, const char *name, struct err *e) {
     json_t *s = json_string(name);
     char *text = s != NULL ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
@@ -209,10 +210,11 @@ enum brg_status tensors_header(struct tensors *t, struct buf *out, struct err *e
     return BRG_OK;
 }
 
-/* ---- Reading -------------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 static enum brg_status bad(struct err *e, const char *path, const char *name, const char *what) {
-    return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": %s; the file is damaged or not safetensors",
-                   path, name, what);
+    return err_set(e, BRG_E_CHECKPOINT,
+                   "%s: tensor \"%s\": %s; the file is damaged or not safetensors", path, name,
+                   what);
 }
 
 static bool get_size(const json_t *j, uint64_t *out) {
@@ -244,12 +246,13 @@ static enum brg_status parse_entry(const char *name, json_t *entry, const char *
                                    struct tensor *x, struct err *e) {
     size_t name_bytes = strlen(name);
     if (name_bytes == 0 || name_bytes >= TENSOR_NAME_MAX) {
-        return err_set(e, BRG_E_CHECKPOINT, "%s: tensor name \"%.40s\": not 1 to %d bytes long", path,
-                       name, TENSOR_NAME_MAX - 1);
+        return err_set(e, BRG_E_CHECKPOINT, "%s: tensor name \"%.40s\": not 1 to %d bytes long",
+                       path, name, TENSOR_NAME_MAX - 1);
     }
     memcpy(x->name, name, name_bytes + 1);
     if (!json_is_object(entry)) return bad(e, path, name, "not an object");
-    if (json_object_size(entry) != 3) return bad(e, path, name, "keys are not dtype, shape, data_offsets");
+    if (json_object_size(entry) != 3)
+        return bad(e, path, name, "keys are not dtype, shape, data_offsets");
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
     if (dtype == NULL || !type_parse(dtype, &x->type)) return bad(e, path, name, "unknown dtype");
     TRY(parse_shape(json_object_get(entry, "shape"), path, x, e));
@@ -269,7 +272,8 @@ static enum brg_status parse_entry(const char *name, json_t *entry, const char *
     return BRG_OK;
 }
 
-static enum brg_status parse_meta(json_t *meta, const char *path, struct tensors *t, struct err *e) {
+static enum brg_status parse_meta(json_t *meta, const char *path, struct tensors *t,
+                                  struct err *e) {
     const char *key;
     json_t *value;
     if (!json_is_object(meta)) {
@@ -277,7 +281,8 @@ static enum brg_status parse_meta(json_t *meta, const char *path, struct tensors
     }
     json_object_foreach(meta, key, value) {
         if (!json_is_string(value)) {
-            return err_set(e, BRG_E_CHECKPOINT, "%s: " META_KEY ": \"%.40s\" is not a string", path, key);
+            return err_set(e, BRG_E_CHECKPOINT, "%s: " META_KEY ": \"%.40s\" is not a string", path,
+                           key);
         }
     }
     meta_store(t, meta);
@@ -299,7 +304,8 @@ static enum brg_status check_cover(struct tensors *t, const char *path, struct e
         struct tensor *x = &t->v[i];
         if (x->offset < at) return bad(e, path, x->name, "overlaps the tensor before it");
         if (x->offset > at) return bad(e, path, x->name, "there is a gap before it");
-        if (x->bytes > data_bytes - at) return bad(e, path, x->name, "reaches beyond the end of the file");
+        if (x->bytes > data_bytes - at)
+            return bad(e, path, x->name, "reaches beyond the end of the file");
         at += x->bytes;
         x->offset += t->data_offset;
     }
@@ -310,10 +316,12 @@ static enum brg_status check_cover(struct tensors *t, const char *path, struct e
     return BRG_OK;
 }
 
-static enum brg_status parse_root(json_t *root, const char *path, struct tensors *t, struct err *e) {
+static enum brg_status parse_root(json_t *root, const char *path, struct tensors *t,
+                                  struct err *e) {
     const char *name;
     json_t *entry;
-    if (!json_is_object(root)) return err_set(e, BRG_E_CHECKPOINT, "%s: header is not an object", path);
+    if (!json_is_object(root))
+        return err_set(e, BRG_E_CHECKPOINT, "%s: header is not an object", path);
     if (json_object_size(root) > TENSORS_MAX) {
         return err_set(e, BRG_E_CHECKPOINT, "%s: more than %d tensors", path, TENSORS_MAX);
     }
@@ -334,9 +342,10 @@ enum brg_status tensors_parse(const void *data, size_t n, uint64_t file_bytes, c
     }
     uint64_t header = get_le64(data);
     if (header > HEADER_BYTES_MAX || header > n - 8 || header > file_bytes - 8) {
-        return err_set(e, BRG_E_CHECKPOINT,
-                       "%s: header of %llu bytes does not fit the file; it is cut off or not safetensors",
-                       path, (unsigned long long)header);
+        return err_set(
+            e, BRG_E_CHECKPOINT,
+            "%s: header of %llu bytes does not fit the file; it is cut off or not safetensors",
+            path, (unsigned long long)header);
     }
     json_error_t why;
     json_t *root = json_loadb((const char *)data + 8, (size_t)header, JSON_REJECT_DUPLICATES, &why);
@@ -353,7 +362,8 @@ enum brg_status tensors_parse(const void *data, size_t n, uint64_t file_bytes, c
         tensors_fini(&t); /* S2 */
         return s;
     }
-    for (size_t i = 1; i < t.count; i++) CHECK(t.v[i - 1].offset + t.v[i - 1].bytes == t.v[i].offset); /* S1 */
+    for (size_t i = 1; i < t.count; i++)
+        CHECK(t.v[i - 1].offset + t.v[i - 1].bytes == t.v[i].offset); /* S1 */
     *out = t;
     return BRG_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors_os.c - brings a file's header to the parser. Only the header is read: the data of a model
- * is gigabytes, and who wants them reads them at tensor.offset. */
+/* safetensors_os.c - brings a file's header to the parser. Only the header is read: the data of a
+ * model is gigabytes, and who wants them reads them at tensor.offset. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -24,9 +24,10 @@ enum brg_status tensors_read(const char *path, struct tensors *out, struct err *
     TRY(os_pread_all(fd, head, sizeof head, 0, path, e));
     uint64_t header = get_le64(head);
     if (header > HEADER_FILE_MAX - 8 || header > file_bytes - 8) {
-        return err_set(e, BRG_E_CHECKPOINT,
-                       "%s: header of %llu bytes does not fit the file; it is cut off or not safetensors",
-                       path, (unsigned long long)header);
+        return err_set(
+            e, BRG_E_CHECKPOINT,
+            "%s: header of %llu bytes does not fit the file; it is cut off or not safetensors",
+            path, (unsigned long long)header);
     }
     size_t n = (size_t)header + 8;
     AUTO_FREE uint8_t *data = try_mem_alloc(n, 1);

@@ -4,10 +4,9 @@
  *
  * Journal: append-only records (seq, kind, body, chain) with chain_i = SHA-256(chain_{i-1} | seq |
  * kind | body). One transaction takes all records that wait (group commit). A snapshot is a state
- * that replay may start from instead of record 1; records before it stay (the audit wants them).
- * A failed fsync or SQLITE_IOERR/CORRUPT ends the process (the kernel's page state is unknown then);
- * SQLITE_FULL rolls back and gives E_FULL, nothing is acknowledged.
- * Invariants
+ * that replay may start from instead of record 1; records before it stay (the audit wants them). A
+ * failed fsync or SQLITE_IOERR/CORRUPT ends the process (the kernel's page state is unknown then);
+ * SQLITE_FULL rolls back and gives E_FULL, nothing is acknowledged. Invariants
  *   (J1) a record is visible to readers whole or not at all, and seq has no gaps.
  *   (J2) nothing that journal_append returned OK for is ever lost.                               */
 #ifndef STORE_STORE_H
@@ -15,7 +14,7 @@
 
 #include "base/base.h"
 
-/* ---- Journal ----------------------------------------------------------------------------------- */
+/* ---- Journal --------------------------------------------------------------------------------- */
 struct journal;
 struct record { /* body is borrowed */
     uint64_t seq;
@@ -38,12 +37,13 @@ enum brg_status journal_snapshot_put(struct journal *j, uint64_t seq, const void
 /* The newest snapshot into out (seq 0 and empty where there is none). */
 enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struct buf *out,
                                      struct err *e) MUST_USE;
-/* Calls visit for each record with seq > after, in order; checks chain and gaps; stops at a failure. */
+/* Calls visit for each record with seq > after, in order; checks chain and gaps; stops at a
+ * failure. */
 typedef enum brg_status journal_visit(void *user, const struct record *r, struct err *e);
 enum brg_status journal_replay(struct journal *j, uint64_t after, journal_visit *visit, void *user,
                                struct err *e) MUST_USE;
 
-/* ---- Blobs: RUN/blobs/ab/abcdef... by SHA-256; RUN/incoming/<did>.part while arriving -------------- */
+/* ---- Blobs: RUN/blobs/ab/abcdef... by SHA-256; RUN/incoming/<did>.part while arriving -------- */
 struct blobs;
 enum brg_status blobs_open(const char *run_dir, struct blobs **out, struct err *e) MUST_USE;
 void blobs_close(struct blobs *b);
@@ -51,7 +51,8 @@ void blobs_close(struct blobs *b);
 void blobs_path(const struct blobs *b, const struct hash *h, char out[4096]);
 bool blobs_has(const struct blobs *b, const struct hash *h);
 /* A blob arriving in pieces under a key. offset must equal what is there already. */
-enum brg_status blobs_part_bytes(struct blobs *b, const struct id128 *key, uint64_t *out_bytes) MUST_USE;
+enum brg_status blobs_part_bytes(struct blobs *b, const struct id128 *key, uint64_t *out_bytes)
+    MUST_USE;
 enum brg_status blobs_part_write(struct blobs *b, const struct id128 *key, uint64_t offset,
                                  const void *data, size_t n, struct err *e) MUST_USE;
 /* fsync, hash, compare, rename into place, fsync of the directory. E_CORRUPT drops the part. */
@@ -68,9 +69,16 @@ enum brg_status blobs_sweep(struct blobs *b, struct err *e) MUST_USE;
 
 /* ---- safetensors: u64 header bytes | JSON header | data. Reader is strict: overlaps, gaps, sizes
  * that do not follow from shape and type, duplicate names and trailing bytes are errors that name the
- * tensor. ---------------------------------------------------------------------------------------- */
-enum tensor_type { TENSOR_F32 = 1, TENSOR_BF16 = 2, TENSOR_F16 = 3, TENSOR_U8 = 4, TENSOR_I64 = 5,
-                   TENSOR_I32 = 6, TENSOR_F64 = 7 };
+ * tensor. -------------------------------------------------------------------------------------- */
+enum tensor_type {
+    TENSOR_F32 = 1,
+    TENSOR_BF16 = 2,
+    TENSOR_F16 = 3,
+    TENSOR_U8 = 4,
+    TENSOR_I64 = 5,
+    TENSOR_I32 = 6,
+    TENSOR_F64 = 7
+};
 enum { TENSOR_NAME_MAX = 128, TENSOR_DIMS_MAX = 4, TENSORS_MAX = 65536 };
 struct tensor {
     char name[TENSOR_NAME_MAX];
@@ -83,7 +91,8 @@ struct tensor {
 struct tensors { /* a zeroed struct is an empty table */
     struct tensor *v;
     size_t count;
-    struct buf meta; /* JSON object text of __metadata__ ("{}" where there is none): string -> string */
+    struct buf
+        meta; /* JSON object text of __metadata__: string -> string; "{}" where there is none */
     uint64_t data_offset, file_bytes;
 };
 void tensors_fini(struct tensors *t);
@@ -93,22 +102,24 @@ void tensors_add(struct tensors *t, const char *name, enum tensor_type type, uin
                  const uint64_t *shape); /* offsets are given out in order, contiguous */
 void tensors_meta_set(struct tensors *t, const char *key, const char *value);
 bool tensors_meta_get(const struct tensors *t, const char *key, char *out, size_t cap);
-/* Lays the header out; sets data_offset, file_bytes and each tensor's offset. data starts 64-aligned. */
+/* Lays the header out; sets data_offset, file_bytes and each tensor's offset. data starts
+ * 64-aligned. */
 enum brg_status tensors_header(struct tensors *t, struct buf *out, struct err *e) MUST_USE;
 enum brg_status tensors_read(const char *path, struct tensors *out, struct err *e) MUST_USE;
+/* The pure part, which is fuzzed: data are the first n bytes of a file of file_bytes. */
 enum brg_status tensors_parse(const void *data, size_t n, uint64_t file_bytes, const char *path,
-                              struct tensors *out, struct err *e) MUST_USE; /* the pure, fuzzed part */
+                              struct tensors *out, struct err *e) MUST_USE;
 /* Hash over names, types and shapes in order: two trainers with equal hashes mean the same vector. */
 struct hash tensors_hash(const struct tensors *t);
 
-/* ---- Checkpoint of the run: one immutable file = parameters + outer state + ledger ----------------
+/* ---- Checkpoint of the run: one immutable file = parameters + outer state + ledger --------------
  * safetensors, in this order: every parameter (F32, model order), "outer.m" (F32, [P]), "ledger" (U8,
  * [bytes], the hub room's ledger encoding). Metadata: format "beringia-checkpoint-1", run (uuid hex),
  * version, parent, tokens, theta_sha256 (of the parameters' bytes alone), model (config.json text).
  * Parameters lie contiguous, so theta is one vector of P floats at data_offset. */
 struct checkpoint {
-    struct tensors table;      /* parameters only, offsets as in the file */
-    uint64_t elements;         /* P */
+    struct tensors table; /* parameters only, offsets as in the file */
+    uint64_t elements;    /* P */
     uint64_t theta_offset, m_offset, ledger_offset, ledger_bytes;
     uint64_t version, parent, tokens;
     struct hash theta_hash;
@@ -126,8 +137,8 @@ struct checkpoint_head {
     const void *ledger;
     size_t ledger_bytes;
 };
-/* Writes to path (a temporary name chosen by the caller). theta_sha256 is not known before the end, so
- * its place in the header is reserved and filled by finish. */
+/* Writes to path (a temporary name chosen by the caller). theta_sha256 is not known before the
+ * end, so its place in the header is reserved and filled by finish. */
 enum brg_status checkpoint_writer_open(const char *path, const struct checkpoint_head *head,
                                        struct checkpoint_writer **out, struct err *e) MUST_USE;
 enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float *x, size_t n,
@@ -136,8 +147,8 @@ enum brg_status checkpoint_write_m(struct checkpoint_writer *w, const float *x, 
                                    struct err *e) MUST_USE;
 /* fsync; gives the file's hash, its size and theta's hash. Frees w in every case. */
 enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct hash *out_file,
-                                         uint64_t *out_bytes, struct hash *out_theta,
-                                         struct err *e) MUST_USE;
+                                         uint64_t *out_bytes, struct hash *out_theta, struct err *e)
+    MUST_USE;
 void checkpoint_writer_abort(struct checkpoint_writer *w);
 
 #endif

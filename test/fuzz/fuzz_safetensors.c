@@ -28,7 +28,8 @@ static void check_again(struct tensors *t) {
     struct err e;
     buf_init(&header, 1 << 24);
     CHECK(tensors_header(t, &header, &e) == BRG_OK);
-    CHECK(tensors_parse(header.data, header.bytes_count, t->file_bytes, "again", &back, &e) == BRG_OK);
+    CHECK(tensors_parse(header.data, header.bytes_count, t->file_bytes, "again", &back, &e) ==
+          BRG_OK);
     struct hash after = tensors_hash(&back);
     CHECK(hash_equal(&before, &after));
     CHECK(t->meta.bytes_count == back.meta.bytes_count);

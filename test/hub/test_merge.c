@@ -38,8 +38,11 @@ static void write_parent(const char *path, const struct checkpoint_head *head) {
 
 /* Codes delta i into a file and decodes it again, since that is what the merge will see. */
 static void write_delta(struct scene *s, size_t i, enum codec c) {
-    struct delta_header h = {.codec = c, .elements = P, .base_version = 7,
-                             .tokens = s->parts[i].tokens, .steps = s->parts[i].steps};
+    struct delta_header h = {.codec = c,
+                             .elements = P,
+                             .base_version = 7,
+                             .tokens = s->parts[i].tokens,
+                             .steps = s->parts[i].steps};
     struct err e = {0};
     size_t bytes = DELTA_HEADER_BYTES + (size_t)codec_bytes(c, P);
     delta_header_encode(&h, file);
@@ -53,10 +56,13 @@ static void write_delta(struct scene *s, size_t i, enum codec c) {
 }
 
 static void set_up(struct scene *s, size_t count) {
-    static const struct outer_part parts[PARTS] = {{1, 6000, 30, false}, {2, 3000, 15, false},
-                                                   {2, 1000, 5, false}, {5, 4000, 30, true},
+    static const struct outer_part parts[PARTS] = {{1, 6000, 30, false},
+                                                   {2, 3000, 15, false},
+                                                   {2, 1000, 5, false},
+                                                   {5, 4000, 30, true},
                                                    {9, 2500, 31, false}};
-    static const enum codec codecs[PARTS] = {CODEC_INT8, CODEC_BF16, CODEC_FP32, CODEC_INT8, CODEC_BF16};
+    static const enum codec codecs[PARTS] = {CODEC_INT8, CODEC_BF16, CODEC_FP32, CODEC_INT8,
+                                             CODEC_BF16};
     struct prng r;
     prng_seed(&r, 50 + count);
     memset(s, 0, sizeof *s);
@@ -74,10 +80,19 @@ static void set_up(struct scene *s, size_t count) {
     struct outer_rule rule = outer_rule_default();
     os_path(s->parent, test_dir(), "parent");
     os_path(s->out, test_dir(), "out");
-    s->job = (struct merge_job){.parent_path = s->parent, .out_path = s->out, .weight = s->weight,
-                                .parts = s->merge_parts, .parts_count = count, .threads = 1};
-    s->job.head = (struct checkpoint_head){.table = &s->table, .model_json = "{}", .version = 8,
-                                           .parent = 7, .tokens = 12500, .ledger = "new", .ledger_bytes = 3};
+    s->job = (struct merge_job){.parent_path = s->parent,
+                                .out_path = s->out,
+                                .weight = s->weight,
+                                .parts = s->merge_parts,
+                                .parts_count = count,
+                                .threads = 1};
+    s->job.head = (struct checkpoint_head){.table = &s->table,
+                                           .model_json = "{}",
+                                           .version = 8,
+                                           .parent = 7,
+                                           .tokens = 12500,
+                                           .ledger = "new",
+                                           .ledger_bytes = 3};
     outer_params_compute(&rule, s->parts, count, &s->job.params, s->weight);
     struct checkpoint_head head = s->job.head;
     head.version = 7;
@@ -92,7 +107,8 @@ static void reference(const struct scene *s) {
     for (size_t at = 0; at < P; at += OUTER_CHUNK) {
         const float *d[PARTS];
         for (size_t i = 0; i < PARTS; i++) d[i] = delta[i] + at;
-        outer_merge_chunk(&g, want_theta + at, want_m + at, d, P - at < OUTER_CHUNK ? P - at : OUTER_CHUNK);
+        outer_merge_chunk(&g, want_theta + at, want_m + at, d,
+                          P - at < OUTER_CHUNK ? P - at : OUTER_CHUNK);
     }
     outer_merge_fini(&g);
 }
@@ -128,7 +144,8 @@ TEST(merge_M2_equals_the_step_in_memory_for_any_threads) {
             int bad = 99;
             struct err e = {0};
             s.job.threads = threads;
-            if (merge_run(&s.job, &out_file, &bytes, &out_theta, &bad, &e) != BRG_OK) fail_msg("%s", e.text);
+            if (merge_run(&s.job, &out_file, &bytes, &out_theta, &bad, &e) != BRG_OK)
+                fail_msg("%s", e.text);
             assert_int_equal(bad, -1);
             assert_int_equal(bytes, os_file_bytes(s.out));
             check_file(&s, &out_theta);
@@ -160,7 +177,8 @@ static void expect_bad(const struct scene *s, enum brg_status want, int want_bad
         struct merge_job job = s->job;
         job.threads = threads;
         enum brg_status got = merge_run(&job, &a, &bytes, &b, &bad, &e);
-        if (got != want || bad != want_bad) fail_msg("%s, part %d: %s", status_name(got), bad, e.text);
+        if (got != want || bad != want_bad)
+            fail_msg("%s, part %d: %s", status_name(got), bad, e.text);
         assert_true(strlen(e.text) > 0);
         assert_int_equal(a.v[0], 1); /* outputs untouched, and no file is left */
         assert_int_equal(bytes, 3);
@@ -188,7 +206,8 @@ TEST(merge_M1_a_damaged_part_is_named) {
         write_delta(&s, i, CODEC_FP32);
         put_le32(file + DELTA_HEADER_BYTES + 4 * (P - 10), 0x7fc00000); /* NaN in the last chunk */
         struct err e;
-        assert_int_equal(os_write_file_atomic(path, file, DELTA_HEADER_BYTES + 4 * (size_t)P, &e), BRG_OK);
+        assert_int_equal(os_write_file_atomic(path, file, DELTA_HEADER_BYTES + 4 * (size_t)P, &e),
+                         BRG_OK);
         expect_bad(&s, BRG_E_CORRUPT, (int)i);
         write_delta(&s, i, CODEC_FP32);
     }
@@ -211,7 +230,8 @@ TEST(merge_M1_a_damaged_parent_is_not_built_upon) {
     tensors_fini(&s.table);
 }
 
-/* 300 parts: the pieces shrink so that their sum stays within the bound, and the result is the same. */
+/* 300 parts: the pieces shrink so that their sum stays within the bound, and the result is the
+ * same. */
 TEST(merge_M3_many_parts_shrink_the_pieces) {
     enum { MANY = 300 };
     static struct scene s;
@@ -241,7 +261,8 @@ TEST(merge_M3_many_parts_shrink_the_pieces) {
     uint64_t bytes;
     int bad;
     struct err e = {0};
-    if (merge_run(&s.job, &out_file, &bytes, &out_theta, &bad, &e) != BRG_OK) fail_msg("%s", e.text);
+    if (merge_run(&s.job, &out_file, &bytes, &out_theta, &bad, &e) != BRG_OK)
+        fail_msg("%s", e.text);
     check_file(&s, &out_theta);
     mem_free(parts);
     mem_free(weight);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codecs and the delta header: golden bytes both ways, error bounds, and everything that is refused. */
+/* Codecs and the delta header: golden bytes both ways, error bounds, and everything that is
+ * refused. */
 #include "../harness.h"
 
 #include <float.h>
@@ -83,7 +84,8 @@ static double bound_of(enum codec c, const float *x, size_t n, size_t i) {
     if (c == CODEC_BF16) return fabs((double)x[i]) * 0x1p-8 + 0x1p-134;
     double max = 0;
     size_t first = i - i % CODEC_BLOCK;
-    for (size_t k = first; k < n && k < first + CODEC_BLOCK; k++) max = fmax(max, fabs((double)x[k]));
+    for (size_t k = first; k < n && k < first + CODEC_BLOCK; k++)
+        max = fmax(max, fabs((double)x[k]));
     /* Half a step, and the roundings of scale, quotient and product. */
     return max / 127 * 0.5 + max * 4 * 0x1p-24 + 127 * 0x1p-126;
 }
@@ -176,7 +178,8 @@ TEST(codec_C2_corrupt_payloads_are_refused_and_nothing_written) {
             for (size_t i = 0; i < N; i++) assert_true(y[i] == 5);
         }
     }
-    const uint32_t bad_scale[] = {0x7f800000, 0x7fc00000, 0xbf800000, 0x80000000, 0x7c000000, 0x80000001};
+    const uint32_t bad_scale[] = {0x7f800000, 0x7fc00000, 0xbf800000,
+                                  0x80000000, 0x7c000000, 0x80000001};
     assert_int_equal(codec_encode(CODEC_INT8, x, N, good), BRG_OK);
     for (size_t b = 0; b < ARRAY_COUNT(bad_scale); b++) {
         for (size_t block = 0; block < 3; block++) {
@@ -185,7 +188,8 @@ TEST(codec_C2_corrupt_payloads_are_refused_and_nothing_written) {
             assert_int_equal(codec_decode(CODEC_INT8, bytes, N, y), BRG_E_CORRUPT);
         }
     }
-    put_le32(good, 0x7bffffff); /* the largest scale: every byte, also -128, decodes to a finite value */
+    put_le32(good,
+             0x7bffffff); /* the largest scale: every byte, also -128, decodes to a finite value */
     memset(good + 4, 0x80, CODEC_BLOCK);
     assert_int_equal(codec_decode(CODEC_INT8, good, N, y), BRG_OK);
     assert_true(isfinite(y[0]));
@@ -207,10 +211,13 @@ TEST(codec_C2_random_bytes_decode_to_finite_numbers_or_not_at_all) {
     }
 }
 
-/* ---- Header ------------------------------------------------------------------------------------------- */
+/* ---- Header ---------------------------------------------------------------------------------- */
 static struct delta_header sample(void) {
-    struct delta_header h = {.codec = CODEC_INT8, .elements = 596049920, .base_version = 41,
-                             .tokens = 123456789, .steps = 30};
+    struct delta_header h = {.codec = CODEC_INT8,
+                             .elements = 596049920,
+                             .base_version = 41,
+                             .tokens = 123456789,
+                             .steps = 30};
     for (size_t i = 0; i < ID_BYTES; i++) h.did.v[i] = (uint8_t)i;
     for (size_t i = 0; i < HASH_BYTES; i++) h.base_theta.v[i] = (uint8_t)(100 + i);
     return h;
@@ -244,8 +251,8 @@ TEST(delta_header_of_another_kind_is_refused) {
     static const struct {
         size_t at;
         uint8_t value;
-    } bad[] = {{0, 'b'}, {7, '2'}, {8, 0}, {8, 4}, {11, 1}, {12, 1}, {15, 9}, {22, 2}, {23, 1}, {96, 1},
-               {127, 1}};
+    } bad[] = {{0, 'b'}, {7, '2'}, {8, 0},  {8, 4},  {11, 1}, {12, 1},
+               {15, 9},  {22, 2},  {23, 1}, {96, 1}, {127, 1}};
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
         struct err e = {0};
         memcpy(bytes, good, sizeof good);

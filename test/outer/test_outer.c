@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The outer step against a reference that shares nothing with it (test/golden/make_outer.py), and the
- * properties that hold for every input. */
+/* The outer step against a reference that shares nothing with it (test/golden/make_outer.py), and
+ * the properties that hold for every input. */
 #include "../harness.h"
 
 #include <float.h>
@@ -13,7 +13,7 @@
 
 enum { PARTS_MAX = 8, GOLDEN_MAX = 64 };
 
-/* ---- Golden cases ------------------------------------------------------------------------------------ */
+/* ---- Golden cases ---------------------------------------------------------------------------- */
 struct golden {
     char name[32];
     size_t count, n;
@@ -47,7 +47,8 @@ static bool read_case(FILE *f, struct golden *g) {
         struct outer_part *p = &g->parts[i];
         int late;
         assert_int_equal(fscanf(f, "%" SCNu32 " %" SCNu64 " %" SCNu64 " %d", &p->site, &p->tokens,
-                                &p->steps, &late), 4);
+                                &p->steps, &late),
+                         4);
         p->late = late != 0;
     }
     read_f64s(f, g->params, 8);
@@ -75,8 +76,8 @@ static void check_case(const struct golden *g) {
     struct outer_params p;
     double weight[PARTS_MAX];
     outer_params_compute(&rule, g->parts, g->count, &p, weight);
-    const double got[8] = {p.eta_r, p.mu_r, p.kappa_r, p.phi, p.meff, p.sbar, p.tokens_fresh,
-                           p.tokens_late};
+    const double got[8] = {p.eta_r, p.mu_r, p.kappa_r,      p.phi,
+                           p.meff,  p.sbar, p.tokens_fresh, p.tokens_late};
     for (size_t i = 0; i < 8; i++) check_close(got[i], g->params[i]);
     for (size_t i = 0; i < g->count; i++) check_close(weight[i], g->weight[i]);
 
@@ -112,7 +113,7 @@ TEST(outer_equals_the_reference_for_0_1_2_5_sites_and_late_ones) {
     assert_int_equal(cases, 9);
 }
 
-/* ---- Properties -------------------------------------------------------------------------------------- */
+/* ---- Properties ------------------------------------------------------------------------------ */
 static void fill(struct prng *r, float *x, size_t n, double scale) {
     for (size_t i = 0; i < n; i++) x[i] = (float)(scale * prng_normal(r));
 }
@@ -122,7 +123,8 @@ static size_t random_parts(struct prng *r, struct outer_part *parts) {
     uint32_t site = 0;
     for (size_t i = 0; i < count; i++) {
         site += (uint32_t)prng_below(r, 3);
-        parts[i] = (struct outer_part){site, 1 + prng_below(r, (uint64_t)1 << (1 + prng_below(r, 40))),
+        parts[i] = (struct outer_part){site,
+                                       1 + prng_below(r, (uint64_t)1 << (1 + prng_below(r, 40))),
                                        prng_below(r, 200), prng_below(r, 3) == 0};
     }
     return count;
@@ -145,8 +147,10 @@ TEST(outer_O1_weights_of_fresh_sites_sum_to_one) {
             for (size_t k = 0; k < i; k++) {
                 if (parts[k].site == parts[i].site && !parts[k].late) first = false;
             }
-            if (parts[i].late) late += weight[i];
-            else if (first) fresh += weight[i];
+            if (parts[i].late)
+                late += weight[i];
+            else if (first)
+                fresh += weight[i];
         }
         if (p.tokens_fresh > 0) assert_true(fabs(fresh - 1) <= (double)count * 0x1p-52);
         assert_true(late <= 1 + 1e-12);
@@ -221,9 +225,9 @@ TEST(outer_O2_parts_without_their_scalars_are_a_fault_of_the_caller) {
     assert_check_fails((outer_merge_init(&g, &p, NULL, NULL, 0), 0));
 }
 
-static void merge_in_pieces(struct prng *r, const struct outer_params *p, const struct outer_part *parts,
-                            const double *weight, size_t count, float *theta, float *m,
-                            float *const *d, size_t n) {
+static void merge_in_pieces(struct prng *r, const struct outer_params *p,
+                            const struct outer_part *parts, const double *weight, size_t count,
+                            float *theta, float *m, float *const *d, size_t n) {
     struct outer_merge g;
     outer_merge_init(&g, p, parts, weight, count);
     for (size_t at = 0; at < n;) {
@@ -302,7 +306,7 @@ TEST(outer_phi_1_is_nesterov_in_the_form_of_pytorch) {
     for (int round = 0; round < 50; round++) {
         float d = (float)(0.01 * prng_normal(&r));
         apply(&p, &theta, &m, &d, 1);
-        velocity = 0.9 * velocity + (double)d;     /* torch.optim.SGD(momentum=0.9, nesterov=True): */
+        velocity = 0.9 * velocity + (double)d; /* torch.optim.SGD(momentum=0.9, nesterov=True): */
         ref -= 0.7 * ((double)d + 0.9 * velocity); /* buf = mu buf + g;  p -= lr (g + mu buf) */
         assert_true(fabs((double)theta - ref) < 1e-6);
     }
@@ -314,8 +318,8 @@ TEST(outer_phi_1_is_nesterov_in_the_form_of_pytorch) {
  *   halves  move / eta = D + kappa (q (1+q) m + (2+q)/2 D)               m_new = mu m + (1+q)/2 D
  *                      = (1 + mu (2+q)/(2(1+q))) D + mu q m
  *   so      halves - whole = eta mu ((q - mu) m - q/(2(1+q)) D)
- * which is 0.044 eta m - 0.219 eta D for mu = 0.9. In the steady state m = D/(1 - mu) of equal rounds
- * the whole moves 10 eta D, and the difference is 0.22 eta D: 2.2 percent. */
+ * which is 0.044 eta m - 0.219 eta D for mu = 0.9. In the steady state m = D/(1 - mu) of equal
+ * rounds the whole moves 10 eta D, and the difference is 0.22 eta D: 2.2 percent. */
 TEST(outer_phi_two_half_rounds_are_nearly_one_whole) {
     double weight;
     struct outer_params whole = one_site(30, &weight), half = one_site(15, &weight);
@@ -343,7 +347,8 @@ TEST(outer_phi_two_half_rounds_are_nearly_one_whole) {
 
 TEST(outer_two_deltas_of_one_site_count_as_their_sum) {
     struct outer_rule rule = outer_rule_default();
-    const struct outer_part two[3] = {{1, 400, 10, false}, {1, 600, 20, false}, {2, 500, 25, false}};
+    const struct outer_part two[3] = {
+        {1, 400, 10, false}, {1, 600, 20, false}, {2, 500, 25, false}};
     const struct outer_part sum[2] = {{1, 1000, 30, false}, {2, 500, 25, false}};
     struct outer_params p2, p1;
     double w2[3], w1[2];
@@ -355,9 +360,9 @@ TEST(outer_two_deltas_of_one_site_count_as_their_sum) {
     assert_true(w2[2] == w1[1]);
 }
 
-/* 1000 rounds in which a weight of 1 moves by 1e-6 each. In bf16 nothing would remain (half an ulp is
- * 2e-3); in f32 each round may round theta by 2^-25 (half an ulp below 1), so that the sum is right to
- * 1000 * 2^-25 = 3e-5, while the way is 1e-3 and m, near 1e-5, is right to 10 * 2^-41. */
+/* 1000 rounds in which a weight of 1 moves by 1e-6 each. In bf16 nothing would remain (half an ulp
+ * is 2e-3); in f32 each round may round theta by 2^-25 (half an ulp below 1), so that the sum is
+ * right to 1000 * 2^-25 = 3e-5, while the way is 1e-3 and m, near 1e-5, is right to 10 * 2^-41. */
 TEST(outer_a_thousand_tiny_deltas_are_not_lost) {
     struct outer_params p = {.eta_r = 1, .mu_r = 0.9, .kappa_r = 0.9, .tokens_fresh = 1};
     float theta = 1, m = 0, d = 1e-6f, coded;
@@ -375,7 +380,7 @@ TEST(outer_a_thousand_tiny_deltas_are_not_lost) {
     assert_true(fabs((double)m - ref_m) < 1e-10);
 }
 
-/* ---- Checks before acceptance -------------------------------------------------------------------------- */
+/* ---- Checks before acceptance ---------------------------------------------------------------- */
 TEST(outer_delta_stats_equal_the_plain_sums) {
     enum { N = 1003 };
     struct prng r;
@@ -409,16 +414,18 @@ TEST(outer_adamw_bound_holds_for_the_worst_gradients) {
     assert_true(fabs(outer_adamw_bound(1, 0.9, 0.999, 0, 0) - 7.2703) < 1e-3);
     assert_true(fabs(outer_adamw_bound(2, 0.9, 0.95, 0.1, 3) - 2 * (1.1650 + 0.3)) < 1e-3);
     assert_true(isinf(outer_adamw_bound(1, 0.99, 0.9, 0, 0)));
-    /* AdamW itself, with gradients made to hurt: growing, alternating, a spike after silence. The bound
-     * is for the steady state; early steps are bias-corrected, and bounded by the same c over sqrt of
-     * the corrections, so they are run in first. */
+    /* AdamW itself, with gradients made to hurt: growing, alternating, a spike after silence. The
+     * bound is for the steady state; early steps are bias-corrected, and bounded by the same c
+     * over sqrt of the corrections, so they are run in first. */
     struct prng r;
     prng_seed(&r, 7);
     for (int trial = 0; trial < 300; trial++) {
         double m = 0, v = 0, g = 1, moved = 0;
         int steps = 400, warm = 200;
         for (int t = 1; t <= steps; t++) {
-            g = trial % 3 == 0 ? g * 1.06 : trial % 3 == 1 ? (t == 300 ? 1e6 : 1e-9) : prng_normal(&r);
+            g = trial % 3 == 0   ? g * 1.06
+                : trial % 3 == 1 ? (t == 300 ? 1e6 : 1e-9)
+                                 : prng_normal(&r);
             m = 0.9 * m + 0.1 * g;
             v = 0.95 * v + 0.05 * g * g;
             double move = (m / (1 - pow(0.9, t))) / (sqrt(v / (1 - pow(0.95, t))) + 1e-12);

@@ -14,14 +14,16 @@ TEST(schedule_equals_the_reference_vectors) {
     while (fgets(line, sizeof line, f) && strncmp(line, "schedules", 9) != 0) continue;
     struct schedule s = {0};
     assert_int_equal(sscanf(line, "schedules %la %la %la %la %la", &s.lr, &s.lr_min_ratio,
-                            &s.tokens_total, &s.tokens_warmup, &s.decay_share), 5);
+                            &s.tokens_total, &s.tokens_warmup, &s.decay_share),
+                     5);
     size_t count;
     assert_int_equal(fscanf(f, "%zu", &count), 1);
     assert_int_equal(count, 13);
     for (size_t i = 0; i < count; i++) {
         double tokens, want[3];
         assert_int_equal(fscanf(f, "%la %la %la %la", &tokens, &want[0], &want[1], &want[2]), 4);
-        static const enum schedule_kind kinds[] = {SCHEDULE_COSINE, SCHEDULE_WSD, SCHEDULE_CONSTANT};
+        static const enum schedule_kind kinds[] = {SCHEDULE_COSINE, SCHEDULE_WSD,
+                                                   SCHEDULE_CONSTANT};
         for (size_t k = 0; k < 3; k++) {
             s.kind = kinds[k];
             assert_true(fabs(schedule_lr(&s, tokens) - want[k]) <= 1e-12 * s.lr);

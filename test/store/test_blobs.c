@@ -49,7 +49,8 @@ TEST(blobs_B2_pieces_arrive_in_order_only) {
         size_t n = BYTES - at < 7000 ? BYTES - at : 7000;
         assert_int_equal(blobs_part_write(b, &key, at, content + at, n, &e), BRG_OK);
         assert_int_equal(part_bytes(b), at + n);
-        assert_int_equal(blobs_part_write(b, &key, at, content + at, n, &e), BRG_E_MESSAGE); /* again */
+        assert_int_equal(blobs_part_write(b, &key, at, content + at, n, &e),
+                         BRG_E_MESSAGE); /* again */
         assert_non_null(strstr(e.text, "next byte is"));
         assert_int_equal(blobs_part_write(b, &key, at + n + 1, content, 1, &e), BRG_E_MESSAGE);
         assert_int_equal(part_bytes(b), at + n);
@@ -129,7 +130,8 @@ TEST(blobs_adopt_takes_a_finished_file) {
 TEST(blobs_sweep_removes_leftovers_and_keeps_what_may_be_resumed) {
     struct blobs *b = open_blobs();
     struct err e = {0};
-    char fresh[OS_PATH_MAX], old[OS_PATH_MAX], tmp[OS_PATH_MAX], link_path[OS_PATH_MAX], odd[OS_PATH_MAX];
+    char fresh[OS_PATH_MAX], old[OS_PATH_MAX], tmp[OS_PATH_MAX], link_path[OS_PATH_MAX],
+        odd[OS_PATH_MAX];
     put_all(b);
     os_path(fresh, test_dir(), "incoming/010203ff000000000000000000000000.part");
     assert_true(os_exists(fresh));
@@ -209,13 +211,15 @@ TEST(blobs_B2_a_full_disk_keeps_the_part_as_it_was) {
     char dir[OS_PATH_MAX];
     os_path(dir, test_dir(), "small");
     assert_int_equal(mkdir(dir, 0777), 0);
-    if (mount("tmpfs", dir, "tmpfs", 0, "size=64k") != 0) SKIP("cannot mount a tmpfs: %s", strerror(errno));
+    if (mount("tmpfs", dir, "tmpfs", 0, "size=64k") != 0)
+        SKIP("cannot mount a tmpfs: %s", strerror(errno));
     struct blobs *b;
     struct err e = {0};
     uint64_t bytes = 0;
     bool opened = blobs_open(dir, &b, &e) == BRG_OK;
     bool first = opened && blobs_part_write(b, &key, 0, content, 30000, &e) == BRG_OK;
-    bool full = opened && blobs_part_write(b, &key, 30000, content, BYTES - 30000, &e) == BRG_E_FULL;
+    bool full = opened &&
+                blobs_part_write(b, &key, 30000, content, BYTES - 30000, &e) == BRG_E_FULL;
     bool told = opened && blobs_part_bytes(b, &key, &bytes) == BRG_OK;
     if (opened) blobs_close(b);
     umount2(dir, MNT_DETACH);

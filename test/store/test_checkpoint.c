@@ -19,9 +19,13 @@ static void model_table(struct tensors *t) {
 }
 
 static struct checkpoint_head head_of(const struct tensors *t, const char *ledger) {
-    struct checkpoint_head h = {.table = t, .model_json = "{\"theta_sha256\":\"0000\", \"x\": 1}",
-                                .version = 42, .parent = 41, .tokens = 123456789012,
-                                .ledger = ledger, .ledger_bytes = strlen(ledger)};
+    struct checkpoint_head h = {.table = t,
+                                .model_json = "{\"theta_sha256\":\"0000\", \"x\": 1}",
+                                .version = 42,
+                                .parent = 41,
+                                .tokens = 123456789012,
+                                .ledger = ledger,
+                                .ledger_bytes = strlen(ledger)};
     for (size_t i = 0; i < ID_BYTES; i++) h.run.v[i] = (uint8_t)(i * 3);
     return h;
 }
@@ -83,7 +87,8 @@ TEST(checkpoint_K1_K2_round_trip_in_any_chunks) {
         struct buf all;
         buf_init(&all, 1 << 20);
         assert_int_equal(os_read_file(path, 1 << 20, &all, &e), BRG_OK);
-        struct hash want = hash_of(all.data, all.bytes_count), want_theta = hash_of(theta, sizeof theta);
+        struct hash want = hash_of(all.data, all.bytes_count),
+                    want_theta = hash_of(theta, sizeof theta);
         assert_int_equal(all.bytes_count, bytes);
         assert_true(hash_equal(&want, &file));
         assert_true(hash_equal(&want_theta, &theta_hash));
@@ -153,9 +158,14 @@ TEST(checkpoint_K2_damaged_files_are_refused) {
     static const struct {
         const char *from, *to;
     } swaps[] = {
-        {"beringia-checkpoint-1", "beringia-checkpoint-2"}, {"outer.m", "outer.n"},
-        {"\"ledger\"", "\"budget\""}, {"\"version\"", "\"persion\""}, {"\"42\"", "\"4x\""},
-        {"\"run\"", "\"fun\""}, {"\"theta_sha256\":\"", "\"theta_sha256\":\"x"}, {"\"U8\"", "\"I8\""},
+        {"beringia-checkpoint-1", "beringia-checkpoint-2"},
+        {"outer.m", "outer.n"},
+        {"\"ledger\"", "\"budget\""},
+        {"\"version\"", "\"persion\""},
+        {"\"42\"", "\"4x\""},
+        {"\"run\"", "\"fun\""},
+        {"\"theta_sha256\":\"", "\"theta_sha256\":\"x"},
+        {"\"U8\"", "\"I8\""},
     };
     for (size_t i = 0; i < ARRAY_COUNT(swaps); i++) {
         uint8_t *copy = mem_alloc(all.bytes_count, 1);
@@ -164,7 +174,8 @@ TEST(checkpoint_K2_damaged_files_are_refused) {
         assert_non_null(at);
         memcpy(at, swaps[i].to, strlen(swaps[i].to));
         assert_int_equal(os_write_file_atomic(other, copy, all.bytes_count, &e), BRG_OK);
-        if (checkpoint_open(other, &c, &e) != BRG_E_CHECKPOINT) fail_msg("accepted %s", swaps[i].to);
+        if (checkpoint_open(other, &c, &e) != BRG_E_CHECKPOINT)
+            fail_msg("accepted %s", swaps[i].to);
         assert_null(c.table.v);
         mem_free(copy);
     }

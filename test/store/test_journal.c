@@ -113,9 +113,11 @@ TEST(journal_chain_is_the_documented_hash) {
     struct journal *j;
     struct err e;
     must_open(journal_path(), true, &j);
-    const struct record r = {.seq = 1, .kind = 0x0203, .body = (const uint8_t *)"hello", .bytes = 5};
+    const struct record r = {
+        .seq = 1, .kind = 0x0203, .body = (const uint8_t *)"hello", .bytes = 5};
     assert_int_equal(journal_append(j, &r, 1, &e), BRG_OK);
-    const uint8_t input[32 + 8 + 2 + 5] = {[32] = 1, [40] = 3, [41] = 2, [42] = 'h', 'e', 'l', 'l', 'o'};
+    const uint8_t input[32 + 8 + 2 + 5] = {[32] = 1, [40] = 3, [41] = 2, [42] = 'h',
+                                           'e',      'l',      'l',      'o'};
     struct hash want = hash_of(input, sizeof input), got = journal_chain(j);
     assert_true(hash_equal(&want, &got));
     journal_close(j);
@@ -129,7 +131,8 @@ TEST(journal_J1_a_wrong_number_is_a_fault_of_the_caller) {
     assert_check_fails(!journal_append(j, &r, 1, &e));
     r.seq = 0;
     assert_check_fails(!journal_append(j, &r, 1, &e));
-    r = (struct record){.seq = 1, .kind = 1, .body = (const uint8_t *)"", .bytes = JOURNAL_BODY_MAX + 1};
+    r = (struct record){
+        .seq = 1, .kind = 1, .body = (const uint8_t *)"", .bytes = JOURNAL_BODY_MAX + 1};
     assert_check_fails(!journal_append(j, &r, 1, &e));
     journal_close(j);
 }
@@ -152,7 +155,8 @@ TEST(journal_J1_gaps_and_altered_bytes_are_found) {
     static const struct {
         const char *sql, *says;
     } faults[] = {
-        {"UPDATE journal SET body = x'00' || substr(body, 2) WHERE seq = 5 AND substr(body,1,1) != x'00'",
+        {"UPDATE journal SET body = x'00' || substr(body, 2) WHERE seq = 5 AND substr(body,1,1) != "
+         "x'00'",
          "record 5"},
         {"UPDATE journal SET kind = kind + 1 WHERE seq = 17", "record 17"},
         {"UPDATE journal SET kind = kind + 65536 WHERE seq = 17", "record 17"},
@@ -182,7 +186,8 @@ TEST(journal_that_is_none_is_refused) {
     struct journal *j = NULL;
     struct err e = {0};
     char path[OS_PATH_MAX];
-    assert_int_equal(journal_open(os_path(path, test_dir(), "none.db"), false, &j, &e), BRG_E_MISSING);
+    assert_int_equal(journal_open(os_path(path, test_dir(), "none.db"), false, &j, &e),
+                     BRG_E_MISSING);
     os_path(path, test_dir(), "noise.db");
     uint8_t noise[8192];
     for (size_t i = 0; i < sizeof noise; i++) noise[i] = (uint8_t)mix64(i);
@@ -273,8 +278,9 @@ TEST(journal_a_reader_beside_the_writer_sees_whole_batches) {
     sqlite3 *db;
     sqlite3_stmt *stmt;
     assert_int_equal(sqlite3_open_v2(journal_path(), &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, "SELECT count(*), max(seq) FROM journal", -1, &stmt, NULL),
-                     SQLITE_OK);
+    assert_int_equal(
+        sqlite3_prepare_v2(db, "SELECT count(*), max(seq) FROM journal", -1, &stmt, NULL),
+        SQLITE_OK);
     for (int i = 1; i <= 20; i++) {
         assert_int_equal(append(j, 5, 100, &e), BRG_OK);
         assert_int_equal(sqlite3_step(stmt), SQLITE_ROW);
@@ -287,7 +293,7 @@ TEST(journal_a_reader_beside_the_writer_sees_whole_batches) {
     journal_close(j);
 }
 
-/* ---- kill -9 ------------------------------------------------------------------------------------------- */
+/* ---- kill -9 --------------------------------------------------------------------------------- */
 /* Appends for ever; after each acknowledged batch writes the last number into the pipe. */
 static _Noreturn void appender(int pipe_fd, const char *path) {
     struct journal *j;
@@ -298,7 +304,8 @@ static _Noreturn void appender(int pipe_fd, const char *path) {
         size_t count = 1 + (size_t)(mix64(journal_last_seq(j)) % 20);
         if (append(j, count, 2000, &e) != BRG_OK) _exit(2);
         uint64_t last = journal_last_seq(j);
-        if (last % 7 == 0 && journal_snapshot_put(j, last, &last, sizeof last, &e) != BRG_OK) _exit(3);
+        if (last % 7 == 0 && journal_snapshot_put(j, last, &last, sizeof last, &e) != BRG_OK)
+            _exit(3);
         if (write(pipe_fd, &last, sizeof last) != sizeof last) _exit(4);
     }
 }
@@ -350,7 +357,7 @@ TEST_TIMEOUT(journal_J2_acknowledged_records_survive_kill_9, 240) {
     }
 }
 
-/* ---- A full disk ----------------------------------------------------------------------------------------- */
+/* ---- A full disk ----------------------------------------------------------------------------- */
 static void fill_disk(const char *path) {
     static uint8_t block[65536];
     FILE *f = fopen(path, "w");
@@ -365,7 +372,8 @@ TEST(journal_J2_a_full_disk_refuses_and_loses_nothing) {
     char dir[OS_PATH_MAX], path[OS_PATH_MAX], ballast[OS_PATH_MAX];
     os_path(dir, test_dir(), "small");
     assert_int_equal(mkdir(dir, 0777), 0);
-    if (mount("tmpfs", dir, "tmpfs", 0, "size=4m") != 0) SKIP("cannot mount a tmpfs: %s", strerror(errno));
+    if (mount("tmpfs", dir, "tmpfs", 0, "size=4m") != 0)
+        SKIP("cannot mount a tmpfs: %s", strerror(errno));
     os_path(path, dir, "journal.db");
     os_path(ballast, dir, "ballast");
     struct journal *j;
@@ -418,7 +426,8 @@ TEST(journal_damage_seen_while_writing_ends_the_process) {
     long bytes = ftell(f);
     static uint8_t noise[4096];
     memset(noise, 0xee, sizeof noise);
-    for (long at = 4096 * 4; at + 4096 <= bytes; at += 4096) { /* all but the schema and the roots */
+    for (long at = 4096 * 4; at + 4096 <= bytes;
+         at += 4096) { /* all but the schema and the roots */
         fseek(f, at, SEEK_SET);
         fwrite(noise, 1, sizeof noise, f);
     }

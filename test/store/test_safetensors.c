@@ -15,13 +15,15 @@ static enum brg_status parse(const char *json, size_t json_bytes, uint64_t data_
     buf_init(&b, 1 << 24);
     buf_u64(&b, json_bytes);
     buf_put(&b, json, json_bytes);
-    enum brg_status s = tensors_parse(b.data, b.bytes_count, b.bytes_count + data_bytes, "f", out, e);
+    enum brg_status s =
+        tensors_parse(b.data, b.bytes_count, b.bytes_count + data_bytes, "f", out, e);
     buf_fini(&b);
     return s;
 }
 
 #define T(name, dtype, shape, begin, end)                                                          \
-    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end   \
+    "]}"
 
 static const struct {
     const char *json;
@@ -35,9 +37,11 @@ static const struct {
     {"{\"__metadata__\":{\"k\":\"v\"}," T("a", "U8", "[1,1,1,3]", "0", "3") "}", 3, NULL},
     {"{}", 0, NULL},
     {"{}", 1, "1 bytes after"},
-    {"{" T("a", "F32", "[2]", "0", "8") "," T("b", "F32", "[2]", "4", "12") "}", 12, "\"b\": overlaps"},
+    {"{" T("a", "F32", "[2]", "0", "8") "," T("b", "F32", "[2]", "4", "12") "}", 12,
+     "\"b\": overlaps"},
     {"{" T("a", "F32", "[2]", "0", "8") "," T("b", "F32", "[2]", "0", "8") "}", 8, "overlaps"},
-    {"{" T("a", "F32", "[1]", "0", "4") "," T("b", "F32", "[1]", "8", "12") "}", 12, "\"b\": there is a gap"},
+    {"{" T("a", "F32", "[1]", "0", "4") "," T("b", "F32", "[1]", "8", "12") "}", 12,
+     "\"b\": there is a gap"},
     {"{" T("a", "F32", "[1]", "4", "8") "}", 8, "\"a\": there is a gap"},
     {"{" T("a", "F32", "[2]", "0", "8") "}", 7, "\"a\": reaches beyond"},
     {"{" T("a", "F32", "[2]", "0", "8") "}", 9, "1 bytes after"},
@@ -55,7 +59,8 @@ static const struct {
     {"{" T("a", "F32", "{}", "0", "8") "}", 8, "not a list"},
     {"{" T("a", "F32", "[4294967296,4294967296]", "0", "0") "}", 0, "too large"},
     {"{" T("a", "F64", "[4611686018427387904]", "0", "0") "}", 0, "too large"},
-    {"{" T("a", "U8", "[9223372036854775807]", "0", "9223372036854775807") "}", 8, "reaches beyond"},
+    {"{" T("a", "U8", "[9223372036854775807]", "0", "9223372036854775807") "}", 8,
+     "reaches beyond"},
     {"{" T("a", "U8", "[2]", "9223372036854775805", "9223372036854775807") "}", 8, "gap"},
     {"{" T("a", "U8", "[2]", "-2", "0") "}", 0, "data_offsets is not"},
     {"{" T("a", "U8", "[99999999999999999999999]", "0", "0") "}", 0, "too big"},
@@ -84,7 +89,8 @@ TEST(safetensors_hostile_headers_are_refused_by_name) {
     for (size_t i = 0; i < ARRAY_COUNT(headers); i++) {
         struct tensors t = {0};
         struct err e = {0};
-        enum brg_status s = parse(headers[i].json, strlen(headers[i].json), headers[i].data_bytes, &t, &e);
+        enum brg_status s =
+            parse(headers[i].json, strlen(headers[i].json), headers[i].data_bytes, &t, &e);
         if (headers[i].says == NULL) {
             if (s != BRG_OK) fail_msg("%s: %s", headers[i].json, e.text);
         } else if (s != BRG_E_CHECKPOINT || strstr(e.text, headers[i].says) == NULL) {
@@ -125,8 +131,10 @@ TEST(safetensors_deep_long_and_cut_off_headers) {
     const uint64_t lengths[] = {57, 1000, 100000001, (uint64_t)1 << 40, UINT64_MAX, UINT64_MAX - 7};
     for (size_t i = 0; i < ARRAY_COUNT(lengths); i++) {
         put_le64(file, lengths[i]);
-        assert_int_equal(tensors_parse(file, sizeof file, sizeof file, "f", &t, &e), BRG_E_CHECKPOINT);
-        assert_int_equal(tensors_parse(file, sizeof file, UINT64_MAX, "f", &t, &e), BRG_E_CHECKPOINT);
+        assert_int_equal(tensors_parse(file, sizeof file, sizeof file, "f", &t, &e),
+                         BRG_E_CHECKPOINT);
+        assert_int_equal(tensors_parse(file, sizeof file, UINT64_MAX, "f", &t, &e),
+                         BRG_E_CHECKPOINT);
     }
 }
 
@@ -152,7 +160,8 @@ TEST(safetensors_S1_what_is_written_reads_back) {
     assert_int_equal(b.bytes_count % 64, 0);
     assert_int_equal(t.data_offset, b.bytes_count);
     assert_int_equal(t.file_bytes, b.bytes_count + 3200 + 14 + 8 + 13);
-    if (tensors_parse(b.data, b.bytes_count, t.file_bytes, "f", &back, &e) != BRG_OK) fail_msg("%s", e.text);
+    if (tensors_parse(b.data, b.bytes_count, t.file_bytes, "f", &back, &e) != BRG_OK)
+        fail_msg("%s", e.text);
     assert_int_equal(back.count, t.count);
     for (size_t i = 0; i < t.count; i++) {
         assert_string_equal(back.v[i].name, t.v[i].name);
@@ -183,7 +192,9 @@ TEST(safetensors_hash_tells_order_name_type_and_shape_apart) {
         struct tensors t = {0};
         const uint64_t s23[] = {2, 3}, s32[] = {3, 2}, s6[] = {6};
         tensors_add(&t, i == 1 ? "b" : "a", i == 2 ? TENSOR_BF16 : TENSOR_F32, i == 3 ? 1 : 2,
-                    i == 3 ? s6 : i == 4 ? s32 : s23);
+                    i == 3   ? s6
+                    : i == 4 ? s32
+                             : s23);
         tensors_add(&t, i == 1 ? "a" : "b", TENSOR_F32, 2, s23);
         if (i == 5) tensors_add(&t, "c", TENSOR_F32, 0, NULL);
         h[i] = tensors_hash(&t);
