@@ -14,6 +14,9 @@
 #ifndef TRAIN_ATTENTION_BODY_H
 #define TRAIN_ATTENTION_BODY_H
 
+#include "train/elementwise_body.h"
+#include "train/matmul_body.h"
+
 enum { BQ = ATTN_BQ, BK = ATTN_BK, TILE = (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + KERNEL_MR_MAX) };
 static_assert(ATTN_BQ % MR == 0, "a query block is whole tiles");
 static_assert(ATTN_BK % NR == 0, "a key block is whole panels");

@@ -3,6 +3,9 @@
 #ifndef TRAIN_ELEMENTWISE_BODY_H
 #define TRAIN_ELEMENTWISE_BODY_H
 
+#include "train/kernels.h"
+#include "train/vec.h"
+
 FORCE_INLINE float dot(const float *a, const float *b, size_t n) {
     vf s = vset(0.0f);
     for (size_t i = 0; i < n; i += LANES) s = vfma(vget(a + i, n - i), vget(b + i, n - i), s);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels_avx2.c - the kernels for AVX2 and FMA. The target is set here and not by the build, so that no flag
  * can let these instructions slip into a file that runs everywhere. */
-#include <assert.h>
-
 #include "train/kernels.h"
 
 #if defined(__x86_64__)
@@ -20,15 +18,10 @@
 #endif
 
 #define LANES 8
-#include "train/vec.h"
-
-#include "train/matmul_body.h"
-
-#include "train/elementwise_body.h"
-
 #include "train/attention_body.h"
-
+#include "train/elementwise_body.h"
 #include "train/kernels_table.h"
+#include "train/matmul_body.h"
 
 #if defined(__clang__)
 #pragma clang attribute pop

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels_base.c - the kernels for any processor (SSE2, NEON, or whatever the compiler makes of
  * vectors of four), and the choice of flavour. */
-#include <assert.h>
-
 #include "train/kernels.h"
 
 #define LANES 4
-#include "train/vec.h"
-
-#include "train/matmul_body.h"
-
-#include "train/elementwise_body.h"
-
 #include "train/attention_body.h"
-
+#include "train/elementwise_body.h"
 #include "train/kernels_table.h"
+#include "train/matmul_body.h"
 
 const struct kernels kernels_base = KERNELS_TABLE("base");
 

@@ -7,6 +7,9 @@
 #ifndef TRAIN_MATMUL_BODY_H
 #define TRAIN_MATMUL_BODY_H
 
+#include "train/kernels.h"
+#include "train/vec.h"
+
 enum { NR = 2 * LANES, MR = LANES == 16 ? 12 : 6 };
 
 /* acc = sum over p < k of a[i*rs + p*cs] * b[p*ldb + j]. Reads MR rows of a and NR columns of b. */

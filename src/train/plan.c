@@ -181,7 +181,9 @@ enum brg_status trainer_plan(struct trainer *t, struct err *e) {
     struct plan p = {0};
     plan_all(&p, t);
     TRY(allocate(&p, t, e));
+    struct plan counted = p;
     plan_all(&p, t);
+    for (size_t s = 0; s < SLABS; s++) CHECK(p.used[s] == counted.used[s]); /* T3 */
     plan_offsets(t);
     plan_pieces(t);
     plan_rotation(t);

@@ -11,7 +11,13 @@
 #ifndef TRAIN_VEC_H
 #define TRAIN_VEC_H
 
+#ifndef LANES
+#define LANES 4
+#endif
+
+#include <assert.h>
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 #if LANES > 4
 #include <immintrin.h>
