@@ -37,9 +37,10 @@ enum brg_status json_read(const struct json_place *w, const void *data, size_t b
         return err_set(w->e, w->status, "%.200s: line %d column %d: no valid JSON: %.120s; %s",
                        w->file, error.line, error.column, error.text, w->remedy);
     if (!json_is_object(root)) {
+        const char *what = json_type_name(json_typeof(root));
         json_decref(root);
-        return err_set(w->e, w->status, "%.200s: an object is wanted, not %s; %s", w->file,
-                       json_type_name(json_typeof(root)), w->remedy);
+        return err_set(w->e, w->status, "%.200s: an object is wanted, not %s; %s", w->file, what,
+                       w->remedy);
     }
     *out = root;
     return BRG_OK;

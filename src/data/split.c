@@ -96,7 +96,7 @@ size_t utf8_prefix(const char *text, size_t bytes) {
 }
 
 void words_init(struct words *w, const struct splitter *s) {
-    *w = (struct words){.splitter = s};
+    *w = (struct words){.splitter = s, .shortcut = true};
     w->match = pcre2_match_data_create(2, NULL);
     CHECK(w->match != NULL);
 }
@@ -123,12 +123,37 @@ static size_t words_stray(struct words *w) {
     return end;
 }
 
+static bool is_letter(uint8_t c) {
+    return (uint8_t)((c | 0x20) - 'a') < 26;
+}
+
+/* Most words of English are " word", or a mark before a blank. For those the pattern's answer is
+ * known without asking PCRE2, which costs several times more: letters go on until something that
+ * is no letter, and a mark (c is neither blank, letter nor digit) that a blank follows stands
+ * alone. Gives the end of such a word, or 0 where the pattern must be asked, as for everything
+ * that touches a byte beyond ASCII. All patterns in the table have this in common. */
+static size_t words_shortcut(const struct words *w) {
+    const uint8_t *p = (const uint8_t *)w->text;
+    size_t i = w->at;
+    uint8_t c = p[i];
+    if (c == ' ' && i + 1 < w->run_end) i++;
+    if (is_letter(p[i])) {
+        do i++;
+        while (i < w->run_end && is_letter(p[i]));
+        return i == w->run_end || p[i] < 0x80 ? i : 0;
+    }
+    if (i == w->at && c > ' ' && c < 0x7f && (uint8_t)(c - '0') > 9 && i + 1 < w->run_end &&
+        p[i + 1] == ' ')
+        return i + 1;
+    return 0;
+}
+
 bool words_next(struct words *w, const char **out, size_t *out_bytes) {
     if (w->at == w->bytes) return false;
     size_t start = w->at, end;
     if (start == w->run_end) {
         end = words_stray(w);
-    } else {
+    } else if (!w->shortcut || (end = words_shortcut(w)) == 0) {
         const struct splitter *s = w->splitter;
         PCRE2_SPTR text = (PCRE2_SPTR)w->text;
         int n = s->jit ? pcre2_jit_match(s->code, text, w->run_end, start, PCRE2_NO_UTF_CHECK,

@@ -40,6 +40,7 @@ struct words {
     const char *text; /* borrowed */
     size_t bytes, at;
     size_t run_end; /* up to here the text is valid UTF-8 */
+    bool shortcut;  /* plain words without PCRE2; tests compare with and without */
 };
 void words_init(struct words *w, const struct splitter *s);
 void words_start(struct words *w, const char *text, size_t bytes);

@@ -275,7 +275,7 @@ TEST(data_documents_are_cut_where_the_text_says) {
 
 TEST(data_wrong_inputs_are_named) {
     struct err e = {0};
-    put_file(in_dir("bad.jsonl"), "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n", 27);
+    put_file(in_dir("bad.jsonl"), "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n", 25);
     assert_int_equal(pack(in_dir("o"), in_dir("bad.jsonl"), 8, 0, 0, false, &e), BRG_E_USAGE);
     assert_non_null(strstr(e.text, "bad.jsonl: line 2"));
     put_file(in_dir("bad.jsonl"), "{\"text\":\"a\"", 11);

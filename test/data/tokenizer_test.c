@@ -211,6 +211,36 @@ TEST(tokenizer_words_are_split_as_the_pattern_says) {
     check_words("", (const char *const[]){NULL});
 }
 
+TEST(tokenizer_words_come_out_the_same_without_the_shortcut) {
+    struct splitter *s = splitter_create("qwen2");
+    struct words a, b;
+    struct prng r;
+    uint8_t text[300];
+    words_init(&a, s);
+    words_init(&b, s);
+    assert_true(a.shortcut);
+    b.shortcut = false;
+    prng_seed(&r, 31);
+    for (int i = 0; i < 60000; i++) {
+        size_t n = hostile(&r, text, sizeof text);
+        if (i % 2 == 0)
+            for (n = 0; n < 40; n++) text[n] = (uint8_t)prng_below(&r, 128);
+        const char *x, *y;
+        size_t x_bytes, y_bytes;
+        words_start(&a, (const char *)text, n);
+        words_start(&b, (const char *)text, n);
+        while (words_next(&a, &x, &x_bytes)) {
+            assert_true(words_next(&b, &y, &y_bytes));
+            assert_ptr_equal(x, y);
+            assert_int_equal(x_bytes, y_bytes);
+        }
+        assert_false(words_next(&b, &y, &y_bytes));
+    }
+    words_fini(&a);
+    words_fini(&b);
+    splitter_destroy(s);
+}
+
 TEST(tokenizer_utf8_prefix_knows_ill_formed_text) {
     static const struct {
         const char *text;
