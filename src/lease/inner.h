@@ -50,8 +50,4 @@ uint32_t reason_number(struct ledger *l, const char *reason); /* adds it where i
 struct epoch *epoch_add(struct ledger *l);
 uint64_t id_key(const struct id128 *id);
 
-/* encode.c */
-void ledger_runs_encode(const struct ledger *l, uint32_t epoch, uint64_t planned_version,
-                        struct buf *out);
-
 #endif

@@ -220,6 +220,9 @@ enum brg_status ledger_checkpoint_decode(const void *data, size_t n, uint32_t ep
 void ledger_encode(const struct ledger *l, struct buf *out);
 enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, struct ledger **out,
                               struct err *e) MUST_USE;
+/* The runs of one epoch as in a checkpoint, for the digest of its seal. planned_version: as above, 0: none. */
+void ledger_runs_encode(const struct ledger *l, uint32_t epoch, uint64_t planned_version,
+                        struct buf *out);
 /* Panics where an invariant does not hold. O(state). */
 void ledger_check(const struct ledger *l);
 

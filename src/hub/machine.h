@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* machine.h - the inside of the hub's state machine, shared by its files. Pure.
+ *
+ *   machine.c   create, hub_step's dispatch, the clock, operator commands
+ *   members.c   join, heartbeat, leave; who is live; the round's header
+ *   grants.c    lease, return, shrink; whose lapsed lease is taken away
+ *   commits.c   commit, outcome: the whole of a contribution's acceptance
+ *   rounds.c    when to merge, what, and what follows: seals, completion
+ *   apply.c     one record, one change: the only file that changes durable state
+ *   snapshot.c  durable state to bytes and back      view.c   reading, hub_check
+ *
+ * Durable fields change only in apply.c (and snapshot.c); volatile ones are marked, and belong to no
+ * digest. docs/journal.md says what each record does. */
+#ifndef HUB_MACHINE_H
+#define HUB_MACHINE_H
+
+#include "hub/hub.h"
+#include "hub/record.h"
+#include "lease/lease.h"
+
+enum {
+    HUB_BOOTS_KEPT = 8,            /* earlier processes of a site whose late JOINs are recognised */
+    HUB_STAGED_PER_SITE_MAX = 64,  /* beyond: RETRY until a merge */
+    HUB_CHECKPOINTS_KEPT = 4,      /* newest versions on the branch, besides version 0 */
+};
+
+struct hub_site {
+    char name[WIRE_NAME_MAX];
+    uint32_t inc;
+    bool joined; /* JOIN and no LEAVE since */
+    struct id128 boot, boots_old[HUB_BOOTS_KEPT];
+    uint32_t boots_old_count;
+    uint64_t req_last; /* newest LEASE request of this incarnation that was granted */
+    uint64_t contributions, merged, rejected, tokens_merged;
+    uint64_t last_tokens, last_steps; /* of its newest staged delta */
+    /* volatile */
+    bool ready;        /* has said which version it trains from */
+    time_ns heard;     /* last accepted message, on the hub's clock */
+    enum wire_phase phase;
+    uint64_t hb_seq, base;
+    double steps_per_s, tokens_per_s, loss;
+};
+
+struct hub_version {
+    struct hub_version_view v;
+    uint32_t only_site; /* the site of all its contributions; 0: several, or none */
+    bool on_branch;     /* the head or one of its ancestors */
+};
+
+struct hub_merge { /* volatile: a crash forgets it, and it is planned again */
+    struct hub_plan plan;
+    struct record_merge_part *parts; /* all of the record, empty contributions too */
+    uint32_t parts_count;
+    struct hash ledger;
+    bool cancelled; /* what it was made from has changed: its result is dropped */
+};
+
+struct hub {
+    struct hub_settings s;
+    /* durable */
+    uint64_t seq;
+    bool opened, held;
+    uint32_t term, tok_n;
+    uint64_t held_version; /* what the site that made us hold had seen */
+    uint32_t held_term;
+    struct ledger *ledger;
+    struct hub_version *versions; /* ascending by number */
+    uint32_t versions_count, versions_cap, head; /* head: index */
+    uint64_t versions_next;
+    struct hub_site *sites; /* [number]; 0 is unused */
+    uint32_t sites_count, sites_cap;
+    uint64_t grants, reclaimed, returned, rejected, discarded, departures, samples_granted,
+        samples_reclaimed;
+    /* volatile */
+    struct prng prng;
+    time_ns now, wall;
+    bool started, draining;
+    time_ns quorum_since, retry_at, starved_at; /* NEVER, or when */
+    struct hub_merge *merge;
+    uint64_t plans;
+    uint64_t records_since_snapshot;
+    struct hub_out *out; /* within a step */
+    struct buf body;
+    struct hub_record scratch; /* the record that is being decided */
+};
+
+/* ---- machine.c ---------------------------------------------------------------------------------- */
+/* A record to decide: zeroed but for its kind; then hub_emit encodes, applies, frames it. */
+struct hub_record *hub_draft(struct hub *h, enum record_kind kind);
+void hub_emit(struct hub *h, struct hub_record *r);
+void hub_note(struct hub *h, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Sets the answer's code and sentence. */
+void hub_refuse(struct hub *h, enum wire_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+uint64_t hub_tok_next(const struct hub *h);
+struct hub_site *hub_site_named(const struct hub *h, const char *name, uint32_t *out_number);
+uint32_t hub_ms(time_ns ns);
+void hub_text_copy(char *out, size_t cap, const char *text);
+
+/* ---- members.c ---------------------------------------------------------------------------------- */
+void hub_join(struct hub *h, const struct wire_request *r);
+void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b);
+void hub_leave(struct hub *h, uint32_t site);
+bool hub_live(const struct hub *h, const struct hub_site *s, time_ns now);
+uint32_t hub_sites_live_ready(const struct hub *h);
+void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out);
+void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen);
+
+/* ---- grants.c ----------------------------------------------------------------------------------- */
+void hub_lease(struct hub *h, uint32_t site, const struct wire_request *r);
+void hub_return(struct hub *h, uint32_t site, uint64_t tok, uint64_t nonce, uint64_t keep);
+void hub_lease_fill(const struct lease *a, struct wire_lease *out);
+bool hub_work_left(const struct hub *h); /* something may be granted now or after a lease lapsed */
+uint32_t hub_epoch_first(const struct hub *h); /* the first unsealed one */
+bool hub_complete(const struct hub *h);
+/* The length that a slow site is asked to keep of this lease; its whole count: no wish. */
+uint64_t hub_wish(const struct hub *h, const struct lease *a);
+
+/* ---- commits.c ---------------------------------------------------------------------------------- */
+void hub_commit(struct hub *h, uint32_t site, const struct wire_request *r,
+                const struct hub_blob_verdict *blob);
+bool hub_commit_known(struct hub *h, uint32_t site, const struct wire_commit *c); /* answered already */
+void hub_outcome(struct hub *h, uint32_t site, const struct id128 *did);
+struct hash hub_manifest_hash(const struct record_stage *r); /* section 4 of docs/journal.md */
+/* Versions after base, on the branch, that contain contributions of other sites. false: base is
+ * not on the branch. Stops counting at `enough`. */
+bool hub_staleness(const struct hub *h, uint32_t site, uint64_t base, uint32_t enough,
+                   uint32_t *out);
+
+/* ---- rounds.c ----------------------------------------------------------------------------------- */
+void hub_rounds(struct hub *h); /* seals what is finished, plans a merge where one is due */
+void hub_merged(struct hub *h, const struct hub_cmd *c);
+void hub_merge_failed(struct hub *h, const struct hub_cmd *c);
+void hub_merge_cancel(struct hub *h);
+void hub_merge_free(struct hub *h);
+time_ns hub_rounds_expiry(const struct hub *h);
+
+/* ---- apply.c ------------------------------------------------------------------------------------ */
+struct hub_version *hub_version_of(const struct hub *h, uint64_t version); /* NULL: none */
+struct hub_version *hub_version_add(struct hub *h);
+struct hub_site *hub_site_add(struct hub *h);
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* members.c - who takes part: JOIN, HEARTBEAT, LEAVE, and the header of the round that each is told.
+ *
+ *   unknown --join--> member(inc) --join--> member(inc + 1) ...      --leave--> away --join--> member
+ *   member, volatile:  live while heard of within the TTL;  ready once it said which version it has
+ *
+ * The fence: each JOIN of a new process raises inc, and only the newest inc may change anything. Of two
+ * processes with one name the earlier is FENCED at its next message, whatever it believes. A JOIN that
+ * comes twice is one JOIN (same boot); one that comes late, from a process that was replaced already,
+ * is recognised by its boot and does not throw the newer process out.
+ *
+ * A heartbeat changes nothing durable: after a restart of the hub everybody has a full TTL again. */
+#include <math.h>
+#include <string.h>
+
+#include "hub/machine.h"
+
+/* ---- Who is live -------------------------------------------------------------------------------- */
+
+bool hub_live(const struct hub *h, const struct hub_site *s, time_ns now) {
+    return h->started && s->joined && now - s->heard < h->s.ttl_ns;
+}
+
+uint32_t hub_sites_live_ready(const struct hub *h) {
+    uint32_t n = 0;
+    for (uint32_t i = 1; i <= h->sites_count; i++)
+        n += hub_live(h, &h->sites[i], h->now) && h->sites[i].ready;
+    return n;
+}
+
+/* ---- The round's header ------------------------------------------------------------------------- */
+
+/* Tokens of one inner step: measured, else as in its last contribution, else 0. */
+static double step_tokens(const struct hub_site *s) {
+    if (s->steps_per_s > 0 && s->tokens_per_s > 0) return s->tokens_per_s / s->steps_per_s;
+    if (s->last_steps > 0) return (double)s->last_tokens / (double)s->last_steps;
+    return 0;
+}
+
+static uint64_t tokens_per_step(const struct hub *h) {
+    double sum = 0;
+    uint32_t known = 0, live = 0;
+    for (uint32_t i = 1; i <= h->sites_count; i++) {
+        const struct hub_site *s = &h->sites[i];
+        if (!hub_live(h, s, h->now) || !s->ready) continue;
+        double tokens = step_tokens(s);
+        live++;
+        if (tokens <= 0) continue;
+        known++;
+        sum += tokens;
+    }
+    if (live == 0) live = 1;
+    if (known == 0) return (uint64_t)live * h->s.seq_len;
+    double all = floor(sum / known * live + 0.5); /* who is not known yet counts as the mean */
+    return all < 1 ? 1 : (uint64_t)all;
+}
+
+static uint64_t steps_target(const struct hub *h, uint32_t site) {
+    uint64_t steps = h->s.steps > 0 ? h->s.steps : 1;
+    if (!h->s.cadence || site == 0 || h->sites[site].steps_per_s <= 0) return steps;
+    double sum = 0;
+    uint32_t known = 0;
+    for (uint32_t i = 1; i <= h->sites_count; i++) {
+        const struct hub_site *s = &h->sites[i];
+        if (!hub_live(h, s, h->now) || s->steps_per_s <= 0) continue;
+        sum += s->steps_per_s;
+        known++;
+    }
+    if (known == 0) return steps;
+    double share = h->sites[site].steps_per_s / (sum / known);
+    share = fmin(fmax(share, 0.25), 4);
+    double target = floor((double)steps * share + 0.5);
+    return target < 1 ? 1 : (uint64_t)target;
+}
+
+void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) {
+    memset(out, 0, sizeof *out);
+    if (!h->opened) return;
+    const struct hub_version_view *v = &h->versions[h->head].v;
+    out->head = v->version;
+    out->theta = v->theta;
+    out->tokens = v->tokens;
+    out->tokens_per_step = tokens_per_step(h);
+    out->steps_target = steps_target(h, site);
+    out->drain = h->draining;
+    out->complete = hub_complete(h);
+}
+
+/* ---- Join --------------------------------------------------------------------------------------- */
+
+void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen) {
+    hub_refuse(h, WIRE_HUB_BEHIND,
+               "this site has seen version %llu and term %u, the hub knows less than %llu and has term "
+               "%u: the hub was restored from an old copy; load the newer one, or roll back to declare "
+               "a branch", (unsigned long long)version_seen, term_seen,
+               (unsigned long long)h->versions_next, h->term);
+    if (h->held && version_seen <= h->held_version && term_seen <= h->held_term) return;
+    struct hub_record *r = hub_draft(h, RECORD_HOLD);
+    uint32_t site = 0;
+    (void)hub_site_named(h, name, &site);
+    r->u.hold.site = site;
+    hub_text_copy(r->u.hold.name, sizeof r->u.hold.name, name);
+    r->u.hold.version_seen = version_seen;
+    r->u.hold.term_seen = term_seen;
+    hub_emit(h, r);
+    hub_merge_cancel(h);
+    hub_note(h, "lvl=error ev=hub_behind site=%s version_seen=%llu term_seen=%u", name,
+             (unsigned long long)version_seen, term_seen);
+}
+
+static bool join_matches(struct hub *h, const struct wire_join *b) {
+    if (b->protocol != WIRE_PROTOCOL)
+        hub_refuse(h, WIRE_MISMATCH, "the hub speaks protocol %d, this site %u: install the same version",
+                   WIRE_PROTOCOL, b->protocol);
+    else if (!hash_equal(&b->fingerprint, &h->s.fingerprint))
+        hub_refuse(h, WIRE_MISMATCH, "the data set or its order differs from the run's: copy the run's data "
+                   "set to this site");
+    else if (!hash_equal(&b->tensors, &h->s.tensors))
+        hub_refuse(h, WIRE_MISMATCH, "names or shapes of the parameters differ from the run's: use the run's "
+                   "model");
+    else if (b->tokens_per_sample != h->s.seq_len)
+        hub_refuse(h, WIRE_MISMATCH, "a sample has %u tokens in the run, %u at this site: use the run's "
+                   "sequence length", h->s.seq_len, b->tokens_per_sample);
+    else
+        return true;
+    return false;
+}
+
+static const struct wire_part *resume_find(const struct wire_join *b, const struct lease *a) {
+    for (uint32_t i = 0; i < b->resume_count; i++)
+        if (b->resume[i].tok == a->tok && b->resume[i].nonce == a->nonce) return &b->resume[i];
+    return NULL;
+}
+
+static void join_record(struct hub *h, uint32_t number, const struct wire_request *q) {
+    struct hub_record *r = hub_draft(h, RECORD_JOIN);
+    struct record_join *j = &r->u.join;
+    j->site = number ? number : h->sites_count + 1;
+    j->inc = (number ? h->sites[number].inc : 0) + 1;
+    memcpy(j->name, q->site, sizeof j->name);
+    j->boot = q->u.join.boot;
+    j->crashes_max = h->s.crashes_max;
+    for (const struct lease *a = ledger_site_first(h->ledger, j->site); a; a = a->site_next) {
+        if (resume_find(&q->u.join, a)) j->kept[j->kept_count++] = a->tok;
+        else j->fenced[j->fenced_count++] = a->tok;
+    }
+    hub_note(h, "lvl=info ev=joined site=%s inc=%u kept=%u fenced=%u", j->name, j->inc, j->kept_count,
+             j->fenced_count);
+    hub_emit(h, r);
+}
+
+/* The same for the first JOIN of a process and for its repeats. */
+static void join_answer(struct hub *h, uint32_t number, const struct wire_join *b) {
+    struct hub_site *s = &h->sites[number];
+    struct wire_join_answer *a = &h->out->answer.u.join;
+    s->heard = h->now;
+    a->inc = s->inc;
+    a->ttl_ms = hub_ms(h->s.ttl_ns);
+    a->heartbeat_ms = hub_ms(h->s.heartbeat_ns);
+    a->leases_count = b->resume_count;
+    for (uint32_t i = 0; i < b->resume_count; i++) {
+        struct lease *l = ledger_lease_find(h->ledger, b->resume[i].tok);
+        bool own = l && l->site == number && l->inc == s->inc && l->nonce == b->resume[i].nonce;
+        a->leases[i].tok = b->resume[i].tok;
+        a->leases[i].verdict = own ? LEASE_KEPT : LEASE_GONE;
+        a->leases[i].keep = own ? l->count : 0;
+        if (!own) continue;
+        l->deadline = h->now + h->s.ttl_ns;
+        l->done = b->resume[i].done < l->count ? b->resume[i].done : l->count;
+        l->read_ahead = l->done;
+    }
+    hub_round_fill(h, number, &a->round);
+}
+
+static bool boot_is_old(const struct hub_site *s, const struct id128 *boot) {
+    for (uint32_t i = 0; i < s->boots_old_count; i++)
+        if (id_equal(&s->boots_old[i], boot)) return true;
+    return false;
+}
+
+void hub_join(struct hub *h, const struct wire_request *q) {
+    const struct wire_join *b = &q->u.join;
+    uint32_t number = 0;
+    struct hub_site *s = hub_site_named(h, q->site, &number);
+    if (b->resume_count > WIRE_LEASES_MAX) {
+        hub_refuse(h, WIRE_BAD, "more leases than a site can hold");
+        return;
+    }
+    if (!join_matches(h, b)) return;
+    if (s && s->joined && id_equal(&s->boot, &b->boot)) {
+        join_answer(h, number, b);
+        return;
+    }
+    if (s && boot_is_old(s, &b->boot)) {
+        hub_refuse(h, WIRE_FENCED, "a newer process of this site has joined since");
+        return;
+    }
+    /* Versions of an abandoned branch are known here although they are beyond the head. */
+    if (b->version_seen >= h->versions_next || b->term_seen > h->term) {
+        hub_hold(h, q->site, b->version_seen, b->term_seen);
+        return;
+    }
+    if (!s && h->sites_count >= h->s.sites_max) {
+        hub_refuse(h, WIRE_RETRY, "the run has its maximum of %u sites; raise hub.sites_max",
+                   h->s.sites_max);
+        h->out->answer.retry_ms = 60000;
+        return;
+    }
+    join_record(h, number, q);
+    s = hub_site_named(h, q->site, &number);
+    s->ready = false;
+    s->phase = PHASE_SYNCING;
+    s->hb_seq = 0;
+    s->base = 0;
+    s->steps_per_s = s->tokens_per_s = s->loss = 0;
+    join_answer(h, number, b);
+}
+
+/* ---- Heartbeat ---------------------------------------------------------------------------------- */
+
+static double measured(double v) {
+    return isfinite(v) && v > 0 ? v : 0;
+}
+
+static void progress_take(struct hub *h, uint32_t site, const struct wire_progress *p, bool fresh,
+                          struct wire_lease_state *out) {
+    struct lease *a = ledger_lease_find(h->ledger, p->tok);
+    out->tok = p->tok;
+    out->verdict = LEASE_GONE;
+    if (!a || a->site != site || a->inc != h->sites[site].inc) return;
+    if (fresh) {
+        a->deadline = h->now + h->s.ttl_ns;
+        uint64_t done = p->done < a->count ? p->done : a->count;
+        uint64_t ahead = p->read_ahead < a->count ? p->read_ahead : a->count;
+        if (done > a->done) a->done = done;
+        if (ahead > a->read_ahead) a->read_ahead = ahead;
+        if (a->read_ahead < a->done) a->read_ahead = a->done;
+    }
+    out->verdict = LEASE_KEPT;
+    out->keep = a->count;
+    uint64_t wish = hub_wish(h, a);
+    if (wish >= a->count) return;
+    out->verdict = LEASE_WISH;
+    out->keep = wish;
+}
+
+void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b) {
+    struct hub_site *s = &h->sites[site];
+    struct wire_heartbeat_answer *a = &h->out->answer.u.heartbeat;
+    if (b->leases_count > WIRE_LEASES_MAX) {
+        hub_refuse(h, WIRE_BAD, "more leases than a site can hold");
+        return;
+    }
+    bool fresh = b->hb_seq > s->hb_seq; /* a late one says nothing about now */
+    if (fresh) {
+        s->hb_seq = b->hb_seq;
+        s->heard = h->now;
+        s->phase = b->phase;
+        s->base = b->base;
+        s->steps_per_s = measured(b->steps_per_s);
+        s->tokens_per_s = measured(b->tokens_per_s);
+        s->loss = measured(b->loss);
+        /* A site that resumed trains its kept leases without asking for one. */
+        const struct hub_version *v = hub_version_of(h, b->base);
+        if (b->phase == PHASE_TRAINING) s->ready = v && v->on_branch;
+    }
+    a->hb_seq = s->hb_seq;
+    a->ttl_ms = hub_ms(h->s.ttl_ns);
+    a->leases_count = b->leases_count;
+    for (uint32_t i = 0; i < b->leases_count; i++)
+        progress_take(h, site, &b->leases[i], fresh, &a->leases[i]);
+    hub_round_fill(h, site, &a->round);
+}
+
+/* ---- Leave -------------------------------------------------------------------------------------- */
+
+void hub_leave(struct hub *h, uint32_t site) {
+    struct hub_site *s = &h->sites[site];
+    if (!s->joined) return; /* again: it is away already */
+    struct hub_record *r = hub_draft(h, RECORD_LEAVE);
+    r->u.leave.site = site;
+    r->u.leave.inc = s->inc;
+    for (const struct lease *a = ledger_site_first(h->ledger, site); a; a = a->site_next)
+        r->u.leave.toks[r->u.leave.toks_count++] = a->tok;
+    hub_note(h, "lvl=info ev=left site=%s inc=%u returned=%u", s->name, s->inc, r->u.leave.toks_count);
+    hub_emit(h, r);
+    s->ready = false;
+}

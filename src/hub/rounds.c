@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rounds.c - when a merge starts, of what, and what its end means.
+ *
+ *   gathering --all handed in | quorum and grace | nobody left | nothing left--> planned (volatile)
+ *   planned --MERGED--> MERGE record: head and ledger move; then SEAL of each epoch that is finished
+ *   planned --MERGE_FAILED--> the corrupt part is discarded, or it is tried again after a while
+ *   planned --rollback, discard, hold, operator's skip--> cancelled --MERGED or MERGE_FAILED--> gathering
+ *
+ * One merge at a time; a cancelled one counts until its worker has reported. A plan is made from what
+ * is staged at that moment; what is staged while it runs belongs to the next round. A crash forgets the
+ * plan and nothing else: no record was written, the new version was seen by nobody (I6).
+ *
+ * Who is waited for: a live site that trains (has said its version, is not draining) and has not handed
+ * in since the last plan. A site without a lease, when no work is left for it, is not waited for. With
+ * nobody to wait for, what is staged merges at once; with nothing staged nothing happens, however
+ * long: no site, no version, no momentum.
+ *
+ * A contribution of skips only has no delta. It rides along with the next merge; alone it makes a
+ * version (with the same weights) only when nothing else can come. */
+#include <string.h>
+
+#include "hub/machine.h"
+
+/* ---- Seals -------------------------------------------------------------------------------------- */
+
+static void seal(struct hub *h, uint32_t epoch) {
+    struct hub_record *r = hub_draft(h, RECORD_SEAL);
+    r->u.seal.epoch = epoch;
+    r->u.seal.merged = ledger_count(h->ledger, epoch, EXTENT_MERGED);
+    r->u.seal.skipped = ledger_count(h->ledger, epoch, EXTENT_SKIPPED);
+    struct buf runs;
+    buf_init(&runs, SIZE_MAX / 2);
+    ledger_runs_encode(h->ledger, epoch, 0, &runs);
+    r->u.seal.digest = hash_of(runs.data, runs.bytes_count);
+    buf_fini(&runs);
+    hub_emit(h, r);
+    hub_note(h, "lvl=info ev=sealed epoch=%u", epoch);
+    if (hub_complete(h)) hub_note(h, "lvl=info ev=complete epochs=%u", h->s.epochs);
+}
+
+/* Derived from the ledger, so that a SEAL that a crash prevented comes at the next step. */
+static void seals(struct hub *h) {
+    for (uint32_t e = hub_epoch_first(h); e < ledger_epochs(h->ledger); e++) {
+        uint64_t done = ledger_count(h->ledger, e, EXTENT_MERGED) +
+                        ledger_count(h->ledger, e, EXTENT_SKIPPED);
+        if (done == h->s.positions && !ledger_sealed(h->ledger, e)) seal(h, e);
+    }
+}
+
+/* ---- When --------------------------------------------------------------------------------------- */
+
+static bool nothing_left(const struct hub *h) {
+    return ledger_leases(h->ledger) == 0 && !hub_work_left(h);
+}
+
+static uint32_t sites_staged(const struct hub *h) {
+    uint32_t n = 0;
+    for (uint32_t s = 1; s <= h->sites_count; s++) n += ledger_site_staged(h->ledger, s) > 0;
+    return n;
+}
+
+static bool all_handed_in(const struct hub *h) {
+    bool work = hub_work_left(h);
+    for (uint32_t i = 1; i <= h->sites_count; i++) {
+        const struct hub_site *s = &h->sites[i];
+        if (!hub_live(h, s, h->now) || !s->ready || s->phase == PHASE_DRAINING) continue;
+        if (ledger_site_staged(h->ledger, i) > 0) continue;
+        if (ledger_site_leases(h->ledger, i) == 0 && (!work || h->draining)) continue;
+        return false;
+    }
+    return true;
+}
+
+static bool deltas_real(const struct hub *h) {
+    for (const struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next)
+        if (d->live->info.tokens > 0) return true;
+    return false;
+}
+
+static bool merge_due(struct hub *h) {
+    if (ledger_deltas_staged(h->ledger) == 0) {
+        h->quorum_since = TIME_NS_NEVER;
+        return false;
+    }
+    if (sites_staged(h) >= h->s.quorum && h->quorum_since == TIME_NS_NEVER) h->quorum_since = h->now;
+    if (h->retry_at != TIME_NS_NEVER && h->now < h->retry_at) return false;
+    bool left = !nothing_left(h);
+    if (left && !deltas_real(h)) return false;
+    if (!left || all_handed_in(h)) return true;
+    return h->quorum_since != TIME_NS_NEVER && h->now - h->quorum_since >= h->s.grace_ns;
+}
+
+time_ns hub_rounds_expiry(const struct hub *h) {
+    if (!h->started || h->held || h->merge || ledger_deltas_staged(h->ledger) == 0) return TIME_NS_NEVER;
+    time_ns due = TIME_NS_NEVER;
+    if (h->quorum_since != TIME_NS_NEVER) due = h->quorum_since + h->s.grace_ns;
+    if (h->retry_at != TIME_NS_NEVER && h->retry_at > h->now && (due < h->retry_at || due == TIME_NS_NEVER))
+        due = h->retry_at;
+    if (due <= h->now) due = TIME_NS_NEVER; /* only skips are staged: nothing becomes due by time */
+    return due;
+}
+
+/* ---- What --------------------------------------------------------------------------------------- */
+
+/* Staged deltas in the order of a merge: by site, then by did. */
+static const struct delta **staged_sorted(const struct hub *h, uint32_t *out_count) {
+    uint32_t count = ledger_deltas_staged(h->ledger);
+    if (count > RECORD_MERGE_PARTS_MAX) count = RECORD_MERGE_PARTS_MAX;
+    const struct delta **v = mem_alloc(count, sizeof *v);
+    uint32_t n = 0;
+    for (const struct delta *d = ledger_staged_first(h->ledger); d && n < count; d = d->list_next) {
+        uint32_t at = n++; /* insertion: a round has a handful, mostly in order */
+        while (at > 0 && (v[at - 1]->site > d->site ||
+                          (v[at - 1]->site == d->site &&
+                           memcmp(v[at - 1]->did.v, d->did.v, ID_BYTES) > 0))) {
+            v[at] = v[at - 1];
+            at--;
+        }
+        v[at] = d;
+    }
+    *out_count = n;
+    return v;
+}
+
+static void plan_part(const struct hub *h, struct hub_merge *m, const struct delta *d) {
+    const struct delta_info *info = &d->live->info;
+    uint32_t behind = 0;
+    CHECK(hub_staleness(h, d->site, info->base, 1, &behind)); /* rollback discards what is off the branch */
+    d->live->planned = true;
+    struct record_merge_part *all = &m->parts[m->parts_count++];
+    *all = (struct record_merge_part){.did = d->did, .late = behind > 0 && info->tokens > 0};
+    m->plan.tokens_after += info->tokens;
+    if (info->tokens == 0) return;
+    m->plan.parts[m->plan.parts_count++] = (struct hub_plan_part){
+        .part = {.site = d->site, .tokens = info->tokens, .steps = info->steps, .late = all->late},
+        .did = d->did, .blob = d->blob, .base = info->base, .bytes = info->bytes};
+}
+
+static void plan_weights(struct hub *h, struct hub_merge *m) {
+    uint32_t count = m->plan.parts_count, real = 0;
+    AUTO_FREE struct outer_part *parts = mem_alloc((size_t)count + 1, sizeof *parts);
+    AUTO_FREE double *weight = mem_alloc((size_t)count + 1, sizeof *weight);
+    for (uint32_t i = 0; i < count; i++) parts[i] = m->plan.parts[i].part;
+    outer_params_compute(&h->s.rule, parts, count, &m->plan.params, weight);
+    for (uint32_t i = 0; i < count; i++) m->plan.parts[i].weight = weight[i];
+    for (uint32_t i = 0; i < m->parts_count && real < count; i++)
+        if (id_equal(&m->parts[i].did, &m->plan.parts[real].did)) m->parts[i].weight = weight[real++];
+    CHECK(real == count);
+}
+
+static void plan(struct hub *h) {
+    const struct hub_version_view *head = &h->versions[h->head].v;
+    struct hub_merge *m = mem_alloc(1, sizeof *m);
+    uint32_t count;
+    AUTO_FREE const struct delta **staged = staged_sorted(h, &count);
+    m->parts = mem_alloc(count, sizeof *m->parts);
+    m->plan = (struct hub_plan){.id = ++h->plans, .parent = head->version, .version = h->versions_next,
+                                .tokens_after = head->tokens, .parent_checkpoint = head->checkpoint};
+    m->plan.parts = mem_alloc(count, sizeof *m->plan.parts);
+    for (uint32_t i = 0; i < count; i++) plan_part(h, m, staged[i]);
+    plan_weights(h, m);
+    buf_init(&m->plan.ledger, SIZE_MAX / 2);
+    ledger_checkpoint_encode(h->ledger, m->plan.version, true, &m->plan.ledger);
+    m->ledger = hash_of(m->plan.ledger.data, m->plan.ledger.bytes_count);
+    h->merge = m;
+    h->quorum_since = TIME_NS_NEVER;
+    h->retry_at = TIME_NS_NEVER;
+    h->out->merge = &m->plan;
+    hub_note(h, "lvl=info ev=merging version=%llu parts=%u tokens=%llu eta=%.4f mu=%.4f",
+             (unsigned long long)m->plan.version, m->plan.parts_count,
+             (unsigned long long)(m->plan.tokens_after - head->tokens), m->plan.params.eta_r,
+             m->plan.params.mu_r);
+}
+
+void hub_rounds(struct hub *h) {
+    if (!h->started) return;
+    seals(h);
+    if (h->held || h->merge) return;
+    if (merge_due(h)) plan(h);
+}
+
+/* ---- The end of a merge ------------------------------------------------------------------------- */
+
+void hub_merge_free(struct hub *h) {
+    struct hub_merge *m = h->merge;
+    if (!m) return;
+    for (struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next) d->live->planned = false;
+    mem_free(m->plan.parts);
+    buf_fini(&m->plan.ledger);
+    mem_free(m->parts);
+    mem_free(m);
+    h->merge = NULL;
+}
+
+/* The worker may still read the plan: it stays until it has reported. */
+void hub_merge_cancel(struct hub *h) {
+    if (!h->merge || h->merge->cancelled) return;
+    h->merge->cancelled = true;
+    for (struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next) d->live->planned = false;
+    hub_note(h, "lvl=warn ev=merge_cancelled version=%llu", (unsigned long long)h->merge->plan.version);
+}
+
+static bool report_of_ours(struct hub *h, uint64_t plan_id) {
+    if (!h->merge || h->merge->plan.id != plan_id) {
+        hub_note(h, "lvl=warn ev=merge_unknown plan=%llu", (unsigned long long)plan_id);
+        return false;
+    }
+    if (!h->merge->cancelled) return true;
+    hub_merge_free(h);
+    return false;
+}
+
+void hub_merged(struct hub *h, const struct hub_cmd *c) {
+    if (!report_of_ours(h, c->u.merged.plan)) return;
+    struct hub_merge *m = h->merge;
+    const struct outer_params *p = &m->plan.params;
+    struct hub_record *r = hub_draft(h, RECORD_MERGE);
+    r->u.merge = (struct record_merge){
+        .version = m->plan.version, .parent = m->plan.parent, .checkpoint = c->u.merged.checkpoint,
+        .theta = c->u.merged.theta, .checkpoint_bytes = c->u.merged.bytes,
+        .tokens_after = m->plan.tokens_after, .eta_r = p->eta_r, .mu_r = p->mu_r, .kappa_r = p->kappa_r,
+        .phi = p->phi, .meff = p->meff, .sbar = p->sbar, .tokens_fresh = p->tokens_fresh,
+        .tokens_late = p->tokens_late, .ledger = m->ledger, .parts_count = m->parts_count,
+        .parts = m->parts};
+    hub_emit(h, r);
+    const struct hub_version_view *v = &h->versions[h->head].v;
+    hub_note(h, "lvl=info ev=merged version=%llu parts=%llu sites=%llu tokens=%llu loss=%.4f",
+             (unsigned long long)v->version, (unsigned long long)v->parts, (unsigned long long)v->sites,
+             (unsigned long long)v->tokens, v->loss);
+    hub_merge_free(h);
+}
+
+void hub_merge_failed(struct hub *h, const struct hub_cmd *c) {
+    if (!report_of_ours(h, c->u.merge_failed.plan)) return;
+    int32_t bad = c->u.merge_failed.bad_part;
+    struct hub_merge *m = h->merge;
+    bool discard = bad >= 0 && (uint32_t)bad < m->plan.parts_count;
+    struct id128 did = discard ? m->plan.parts[bad].did : (struct id128){0};
+    hub_note(h, "lvl=error ev=merge_failed version=%llu part=%d text=\"%s\"",
+             (unsigned long long)m->plan.version, (int)bad, c->u.merge_failed.text);
+    hub_merge_free(h);
+    if (!discard) {
+        h->retry_at = h->now + h->s.heartbeat_ns;
+        return;
+    }
+    struct hub_record *r = hub_draft(h, RECORD_DISCARD);
+    r->u.discard.did = did;
+    hub_text_copy(r->u.discard.reason, sizeof r->u.discard.reason, c->u.merge_failed.text);
+    hub_emit(h, r);
+}
