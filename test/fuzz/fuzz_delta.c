@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_delta.c - libFuzzer on a delta file: header, then payload.
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=c17 -D_GNU_SOURCE -Isrc -ffp-contract=off \
- *     test/fuzz/fuzz_delta.c src/outer/[a-z]*.c src/base/[a-z]*.c -lnettle -lm -o build/fuzz_delta
+ *   make fuzz F=delta SECONDS=60
  * A payload that decodes must decode to finite numbers, and what they encode to must decode to them
  * again (int8 to within its step: its scale may round). */
 #include <math.h>
@@ -13,8 +12,7 @@ enum { ELEMENTS_MAX = 4096 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Weak, so that several fuzzers may be linked into one program. */
-__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct delta_header h;
     uint8_t again[DELTA_HEADER_BYTES];
     static float x[ELEMENTS_MAX], y[ELEMENTS_MAX];

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_safetensors.c - libFuzzer on the header of a safetensors file.
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=c17 -D_GNU_SOURCE -Isrc \
- *     test/fuzz/fuzz_safetensors.c src/store/safetensors.c src/base/[a-z]*.c -ljansson -lnettle -lm \
- *     -o build/fuzz_safetensors
+ *   make fuzz F=safetensors SECONDS=60
  * The input is the file; the file may also be longer than the part that was read. What is accepted
  * must lie in the file without gap or overlap, and must survive being written and read again. */
 #include <string.h>
@@ -47,8 +45,7 @@ static void one(const uint8_t *data, size_t size, uint64_t file_bytes) {
     tensors_fini(&t);
 }
 
-/* Weak, so that several fuzzers may be linked into one program. */
-__attribute__((weak)) int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     one(data, size, size);
     /* Most headers that a fuzzer finds promise data that is not there: pretend that it is. */
     if (size > 8) one(data, size, size + 4096);

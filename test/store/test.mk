@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 ROOMS_test/store = base store
+ROOMS_fuzz/safetensors = base store
