@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* audit.h - private to the audit: an independent reader of the journal. It is written from
+ * docs/journal.md alone and shares nothing with the hub's machine, ledger or record code: a fault there
+ * must not be able to hide itself here.
+ *
+ * Two models side by side. The strict one (audit_state.c, audit_walk.c) keeps every position's state as
+ * runs and checks each record's conditions. The counting one (audit_count.c) ignores states: it adds up
+ * which positions the contributions in the ancestry of the head hold, and finds what is there twice or
+ * not at all. */
+#ifndef CLI_AUDIT_H
+#define CLI_AUDIT_H
+
+#include "base/base.h"
+
+enum { AUDIT_FINDINGS_MAX = 50, AUDIT_EPOCHS_MAX = 1000000, AUDIT_NAME_MAX = 48,
+       AUDIT_REASON_MAX = 24 };
+
+enum audit_position { POS_AVAILABLE = 0, POS_LEASED, POS_STAGED, POS_MERGED, POS_SKIPPED,
+                      POS_QUARANTINED, POS_STATES };
+
+struct audit_run {
+    uint64_t start, count;
+    uint8_t state, crashes;
+    uint32_t reason; /* of a skip: index into reasons; 0 none */
+    uint64_t owner;  /* LEASED: tok; STAGED: index of the delta; MERGED, SKIPPED: version */
+};
+struct audit_epoch {
+    struct audit_run *runs;
+    size_t count, cap;
+    bool sealed, was_sealed;
+};
+struct audit_range {
+    uint64_t start, count;
+};
+struct audit_lease {
+    uint64_t tok, nonce, count;
+    uint32_t site, inc, epoch, ranges_count;
+    bool active;
+    struct audit_range *ranges;
+};
+struct audit_segment { /* what a contribution holds */
+    uint32_t epoch;
+    uint64_t start, count;
+    bool skipped;
+};
+enum audit_fate { FATE_STAGED = 1, FATE_MERGED, FATE_DISCARDED, FATE_REJECTED };
+struct audit_delta {
+    struct id128 did;
+    uint32_t site, inc;
+    enum audit_fate fate;
+    uint64_t version, base, tokens, steps, bytes, samples, skips;
+    struct hash blob;
+    struct audit_segment *segments;
+    size_t segments_count, segments_cap;
+};
+struct audit_version {
+    uint64_t version, parent, tokens, bytes;
+    struct hash checkpoint, theta, ledger;
+    size_t *parts; /* indices of deltas */
+    uint32_t parts_count;
+};
+struct audit_site {
+    char name[AUDIT_NAME_MAX];
+    uint32_t inc;
+    bool member;
+};
+
+struct audit {
+    /* from OPEN */
+    bool opened, held;
+    struct id128 run;
+    uint64_t positions, parameters;
+    uint32_t seq_len, epochs_max;
+    /* state */
+    uint64_t seq, head, version_next;
+    uint32_t term, lease_next;
+    struct hash chain;
+    struct audit_epoch *epochs;
+    size_t epochs_count, epochs_cap;
+    struct audit_lease *leases; /* all that ever were; tok grows */
+    size_t leases_count, leases_cap;
+    struct audit_delta *deltas;
+    size_t deltas_count, deltas_cap;
+    uint32_t *index; /* did -> delta + 1, open addressing */
+    size_t index_cap;
+    struct audit_version *versions;
+    size_t versions_count, versions_cap;
+    struct audit_site *sites; /* number i+1 */
+    size_t sites_count, sites_cap;
+    char (*reasons)[AUDIT_REASON_MAX];
+    size_t reasons_count, reasons_cap;
+    /* totals */
+    uint64_t grants, reclaimed, returned, shrunk, rejected, discarded, staged_ever, merges, rollbacks,
+        joins, leaves, samples_granted, samples_reclaimed;
+    /* the counting model's answer */
+    uint64_t counted, doubled, lost;
+    bool ledger_equal; /* the head checkpoint's ledger is the journal's at its end */
+    /* files */
+    uint64_t blobs_checked, blobs_missing, blobs_bad;
+    /* what is wrong */
+    uint64_t findings_count;
+    char findings[AUDIT_FINDINGS_MAX][300];
+};
+
+void audit_init(struct audit *a);
+void audit_fini(struct audit *a);
+/* Notes something that must not be; the walk goes on. */
+void audit_finding(struct audit *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Grows an array by one zeroed element. */
+void *audit_push(void *array, size_t *count, size_t *cap, size_t element_bytes);
+
+/* audit_state.c: runs of an epoch */
+void audit_epoch_open(struct audit *a);
+/* Runs that lie wholly inside [start, start+count): splits at both ends. Gives the first one's index and
+ * how many; 0 where the range leaves the epoch. */
+size_t audit_runs_cut(struct audit *a, uint32_t epoch, uint64_t start, uint64_t count,
+                      size_t *out_first);
+/* Joins neighbours that became alike in runs [first-1, first+n]. */
+void audit_runs_join(struct audit *a, uint32_t epoch, size_t first, size_t n);
+void audit_counts(const struct audit *a, uint64_t out[POS_STATES]);
+void audit_epoch_counts(const struct audit_epoch *ep, uint64_t out[POS_STATES]);
+/* journal.md, section 6: the whole ledger, and one epoch's runs. */
+void audit_ledger(const struct audit *a, struct buf *out);
+void audit_epoch_ledger(const struct audit *a, const struct audit_epoch *ep, struct buf *out);
+struct audit_lease *audit_lease_find(struct audit *a, uint64_t tok);
+struct audit_delta *audit_delta_find(struct audit *a, const struct id128 *did);
+struct audit_delta *audit_delta_add(struct audit *a, const struct id128 *did);
+struct audit_version *audit_version_find(struct audit *a, uint64_t version);
+bool audit_is_ancestor(struct audit *a, uint64_t version); /* of the head, or the head itself */
+uint32_t audit_reason(struct audit *a, const char *text);
+
+/* audit_walk.c: one record. E_JOURNAL: not decodable, the walk ends. */
+enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body, size_t n,
+                             struct err *e) MUST_USE;
+/* audit_count.c: after the last record. */
+void audit_count(struct audit *a);
+
+/* audit_os.c */
+enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *e) MUST_USE;
+void audit_files(struct audit *a, const char *run_dir, bool all);
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* audit_os.c - the audit's own way to the files: journal.db through SQLite, read-only and in one read
+ * transaction (a live hub may go on writing), the head's checkpoint, and the blobs.
+ *
+ *   journal (seq INTEGER PRIMARY KEY, kind INT, body BLOB, chain BLOB)
+ *   chain_i = SHA-256(chain_(i-1) | seq u64 | kind u16 | body), little-endian; chain_0 = 32 zero bytes */
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "cli/audit.h"
+#include "store/store.h"
+
+enum { BUSY_WAIT_MS = 10000 };
+
+/* ---- Journal -------------------------------------------------------------------------------------- */
+static enum brg_status check_chain(struct audit *a, uint64_t seq, uint16_t kind, const void *body,
+                                   size_t n, const void *chain, size_t chain_bytes, struct err *e) {
+    uint8_t number[8], kind_bytes[2] = {(uint8_t)kind, (uint8_t)(kind >> 8)};
+    struct hasher h;
+    put_le64(number, seq);
+    hasher_init(&h);
+    hasher_update(&h, a->chain.v, HASH_BYTES);
+    hasher_update(&h, number, sizeof number);
+    hasher_update(&h, kind_bytes, sizeof kind_bytes);
+    hasher_update(&h, body, n);
+    a->chain = hasher_final(&h);
+    if (chain_bytes == HASH_BYTES && memcmp(chain, a->chain.v, HASH_BYTES) == 0) return BRG_OK;
+    return err_set(e, BRG_E_JOURNAL, "record %" PRIu64 ": the hash chain is broken here: this record or "
+                   "one before it was altered or removed", seq);
+}
+
+static enum brg_status take_row(struct audit *a, sqlite3_stmt *row, uint64_t expected, struct err *e) {
+    uint64_t seq = (uint64_t)sqlite3_column_int64(row, 0);
+    int64_t kind = sqlite3_column_int64(row, 1);
+    const void *body = sqlite3_column_blob(row, 2), *chain = sqlite3_column_blob(row, 3);
+    size_t n = (size_t)sqlite3_column_bytes(row, 2), chain_bytes = (size_t)sqlite3_column_bytes(row, 3);
+    if (seq != expected)
+        return err_set(e, BRG_E_JOURNAL, "record %" PRIu64 " is missing", expected);
+    if (kind < 0 || kind > UINT16_MAX)
+        return err_set(e, BRG_E_JOURNAL, "record %" PRIu64 ": kind %" PRId64 " is none", seq, kind);
+    if (body == NULL) body = "";
+    TRY(check_chain(a, seq, (uint16_t)kind, body, n, chain, chain_bytes, e));
+    return audit_record(a, seq, (uint16_t)kind, body, n, e);
+}
+
+static enum brg_status read_rows(struct audit *a, sqlite3 *db, struct err *e) {
+    sqlite3_stmt *row = NULL;
+    enum brg_status s = BRG_OK;
+    uint64_t expected = 1;
+    if (sqlite3_prepare_v2(db, "SELECT seq, kind, body, chain FROM journal ORDER BY seq", -1, &row,
+                           NULL) != SQLITE_OK)
+        return err_set(e, BRG_E_JOURNAL, "journal.db: %s", sqlite3_errmsg(db));
+    for (;;) {
+        int rc = sqlite3_step(row);
+        if (rc == SQLITE_DONE) break;
+        s = rc == SQLITE_ROW ? take_row(a, row, expected++, e)
+                             : err_set(e, BRG_E_JOURNAL, "journal.db: %s", sqlite3_errmsg(db));
+        if (s != BRG_OK) break;
+    }
+    (void)sqlite3_finalize(row);
+    if (s == BRG_OK && !a->opened) s = err_set(e, BRG_E_JOURNAL, "journal.db: holds no record");
+    return s;
+}
+
+/* Read-only. A directory that cannot be written has no room for SQLite's shared memory file: then, and
+ * only where no log is left beside the database, it is read as one that nobody changes. */
+static int open_read_only(const char *path, sqlite3 **db) {
+    char uri[OS_PATH_MAX + 32], wal[OS_PATH_MAX + 8];
+    int rc = sqlite3_open_v2(path, db, SQLITE_OPEN_READONLY, NULL);
+    if (rc == SQLITE_OK) rc = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_schema", NULL, NULL, NULL);
+    (void)snprintf(wal, sizeof wal, "%s-wal", path);
+    if (rc == SQLITE_OK || os_file_bytes(wal) > 0) return rc;
+    (void)sqlite3_close(*db);
+    *db = NULL;
+    (void)snprintf(uri, sizeof uri, "file:%s?immutable=1", path);
+    return sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
+}
+
+enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *e) {
+    char path[OS_PATH_MAX];
+    sqlite3 *db = NULL;
+    enum brg_status s = BRG_OK;
+    os_path(path, run_dir, "journal.db");
+    if (!os_exists(path))
+        return err_set(e, BRG_E_MISSING, "%s: there is no journal; give the directory of a run", path);
+    if (open_read_only(path, &db) != SQLITE_OK)
+        s = err_set(e, BRG_E_JOURNAL, "%s: %s", path, db != NULL ? sqlite3_errmsg(db) : "no memory");
+    if (s == BRG_OK) {
+        (void)sqlite3_busy_timeout(db, BUSY_WAIT_MS);
+        s = read_rows(a, db, e);
+        if (s != BRG_OK) s = err_prefix(e, "%s", path);
+    }
+    (void)sqlite3_close(db);
+    return s;
+}
+
+/* ---- Checkpoint and blobs ---------------------------------------------------------------------------- */
+static void blob_path(char out[OS_PATH_MAX], const char *run_dir, const struct hash *h) {
+    char hex[HASH_HEX_BYTES];
+    hash_hex(h, hex);
+    os_path(out, run_dir, "blobs/%.2s/%s", hex, hex);
+}
+
+/* The ledger in the head's checkpoint is the one of the journal, and so are its numbers. */
+static void check_head(struct audit *a, const char *run_dir) {
+    char path[OS_PATH_MAX];
+    struct checkpoint c;
+    struct err e = {0};
+    struct buf ours;
+    const struct audit_version *v = audit_version_find(a, a->head);
+    if (v == NULL) return;
+    blob_path(path, run_dir, &v->checkpoint);
+    memset(&c, 0, sizeof c);
+    if (!os_exists(path)) {
+        audit_finding(a, "the head's checkpoint %s is missing", path);
+        return;
+    }
+    if (checkpoint_open(path, &c, &e) != BRG_OK) {
+        audit_finding(a, "%s", e.text);
+        return;
+    }
+    if (c.version != v->version || c.tokens != v->tokens || !hash_equal(&c.theta_hash, &v->theta) ||
+        !id_equal(&c.run, &a->run))
+        audit_finding(a, "%s: version, tokens, theta or run are not those of the journal", path);
+    buf_init(&ours, (size_t)1 << 30);
+    /* The checkpoint's ledger is the one right after its MERGE: what came later must not show in it, and
+     * only operator skips and rollbacks can; they are told by the journal alone. */
+    audit_ledger(a, &ours);
+    AUTO_FREE uint8_t *theirs = mem_alloc(c.ledger_bytes + 1, 1);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct hash h, want = v->ledger;
+    if (fd < 0 || os_pread_all(fd, theirs, c.ledger_bytes, c.ledger_offset, path, &e) != BRG_OK) {
+        audit_finding(a, "%s: the ledger cannot be read", path);
+    } else {
+        h = hash_of(theirs, c.ledger_bytes);
+        if (v->version > 0 && !hash_equal(&h, &want))
+            audit_finding(a, "%s: the ledger inside is not the one that was merged", path);
+        a->ledger_equal = c.ledger_bytes == ours.bytes_count &&
+                          memcmp(theirs, ours.data, ours.bytes_count) == 0;
+    }
+    buf_fini(&ours);
+    checkpoint_fini(&c);
+}
+
+static bool hash_file(const char *path, struct hash *out) {
+    enum { PIECE = 1 << 20 };
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_FREE uint8_t *piece = mem_alloc(PIECE, 1);
+    struct hasher h;
+    ssize_t n;
+    if (fd < 0) return false;
+    hasher_init(&h);
+    while ((n = read(fd, piece, PIECE)) > 0) hasher_update(&h, piece, (size_t)n);
+    *out = hasher_final(&h);
+    return n == 0;
+}
+
+static void check_blob(struct audit *a, const char *run_dir, const struct hash *want, bool must,
+                       const char *what) {
+    char path[OS_PATH_MAX];
+    struct hash got;
+    blob_path(path, run_dir, want);
+    if (!os_exists(path)) {
+        a->blobs_missing++;
+        if (must) audit_finding(a, "%s: the file of %s is missing", path, what);
+        return;
+    }
+    a->blobs_checked++;
+    if (hash_file(path, &got) && hash_equal(&got, want)) return;
+    a->blobs_bad++;
+    audit_finding(a, "%s: the file of %s does not have its hash", path, what);
+}
+
+void audit_files(struct audit *a, const char *run_dir, bool all) {
+    check_head(a, run_dir);
+    if (!all) return;
+    for (size_t i = 0; i < a->versions_count; i++) /* older ones may be gone by retention */
+        check_blob(a, run_dir, &a->versions[i].checkpoint, a->versions[i].version == a->head, "a checkpoint");
+    for (size_t i = 0; i < a->deltas_count; i++) {
+        const struct audit_delta *d = &a->deltas[i];
+        if (d->bytes == 0 || (d->fate != FATE_STAGED && d->fate != FATE_MERGED)) continue;
+        check_blob(a, run_dir, &d->blob, d->fate == FATE_STAGED, "a contribution");
+    }
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_audit.c - beringia audit: is each position merged exactly once? */
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/audit.h"
+#include "cli/cli.h"
+#include "wire/json.h"
+
+static const char HELP[] =
+    "beringia audit - prove from the journal that each position was merged exactly once\n"
+    "\n"
+    "  beringia audit RUN [--json] [--blobs]\n"
+    "\n"
+    "  --json    the summary as one JSON object\n"
+    "  --blobs   also read every checkpoint and contribution and compare hashes\n"
+    "\n"
+    "Reads RUN/journal.db with code that shares nothing with the hub; the hub may be running. Ends with\n"
+    "status 0 where every condition of docs/journal.md holds, nothing is doubled and nothing is lost;\n"
+    "17 (E_AUDIT) where not; 18 (E_JOURNAL) where the journal is damaged.\n";
+
+static void print_json(const struct audit *a, const uint64_t counts[POS_STATES], bool all, bool good) {
+    struct buf b;
+    bool first = true;
+    uint64_t sealed = 0;
+    for (size_t i = 0; i < a->epochs_count; i++) sealed += a->epochs[i].sealed;
+    buf_init(&b, 1 << 20);
+    buf_u8(&b, '{');
+    json_member_bool(&b, &first, "good", good);
+    json_member_id(&b, &first, "run", &a->run);
+    json_member_u64(&b, &first, "records", a->seq);
+    json_member_hash(&b, &first, "chain", &a->chain);
+    json_member_u64(&b, &first, "head", a->head);
+    json_member_u64(&b, &first, "positions", a->positions * a->epochs_max);
+    json_member_u64(&b, &first, "positions_opened", a->positions * a->epochs_count);
+    json_member_u64(&b, &first, "epochs_opened", a->epochs_count);
+    json_member_u64(&b, &first, "epochs_sealed", sealed);
+    json_member_u64(&b, &first, "merged", counts[POS_MERGED]);
+    json_member_u64(&b, &first, "skipped", counts[POS_SKIPPED]);
+    json_member_u64(&b, &first, "staged", counts[POS_STAGED]);
+    json_member_u64(&b, &first, "leased", counts[POS_LEASED]);
+    json_member_u64(&b, &first, "available", counts[POS_AVAILABLE]);
+    json_member_u64(&b, &first, "quarantined", counts[POS_QUARANTINED]);
+    json_member_u64(&b, &first, "counted", a->counted);
+    json_member_u64(&b, &first, "doubled", a->doubled);
+    json_member_u64(&b, &first, "lost", a->lost);
+    json_member_u64(&b, &first, "grants", a->grants);
+    json_member_u64(&b, &first, "reclaimed", a->reclaimed);
+    json_member_u64(&b, &first, "returned", a->returned);
+    json_member_u64(&b, &first, "rejected", a->rejected);
+    json_member_u64(&b, &first, "discarded", a->discarded);
+    json_member_u64(&b, &first, "contributions", a->staged_ever);
+    json_member_u64(&b, &first, "merges", a->merges);
+    json_member_u64(&b, &first, "rollbacks", a->rollbacks);
+    json_member_u64(&b, &first, "samples_granted", a->samples_granted);
+    json_member_u64(&b, &first, "samples_reclaimed", a->samples_reclaimed);
+    json_member_bool(&b, &first, "ledger_equal", a->ledger_equal);
+    if (all) {
+        json_member_u64(&b, &first, "blobs_checked", a->blobs_checked);
+        json_member_u64(&b, &first, "blobs_missing", a->blobs_missing);
+        json_member_u64(&b, &first, "blobs_bad", a->blobs_bad);
+    }
+    json_member_u64(&b, &first, "findings", a->findings_count);
+    json_key(&b, &first, "problems");
+    buf_u8(&b, '[');
+    for (uint64_t i = 0; i < a->findings_count && i < AUDIT_FINDINGS_MAX; i++) {
+        if (i > 0) buf_u8(&b, ',');
+        json_put_text(&b, a->findings[i]);
+    }
+    buf_u8(&b, ']');
+    buf_u8(&b, '}');
+    printf("%s\n", buf_cstr(&b));
+    buf_fini(&b);
+}
+
+static void row(const char *name, uint64_t value) {
+    printf("%-12s %llu\n", name, (unsigned long long)value);
+}
+
+static void print_text(const struct audit *a, const uint64_t counts[POS_STATES], bool all, bool good) {
+    char hex[HASH_HEX_BYTES];
+    hash_hex(&a->chain, hex);
+    row("records", a->seq);
+    printf("%-12s %s\n", "chain", hex);
+    row("head", a->head);
+    row("positions", a->positions * a->epochs_max);
+    row("merged", counts[POS_MERGED]);
+    row("skipped", counts[POS_SKIPPED]);
+    row("staged", counts[POS_STAGED]);
+    row("leased", counts[POS_LEASED]);
+    row("available", counts[POS_AVAILABLE] + a->positions * (a->epochs_max - a->epochs_count));
+    row("quarantined", counts[POS_QUARANTINED]);
+    row("doubled", a->doubled);
+    row("lost", a->lost);
+    row("rejected", a->rejected);
+    row("reclaimed", a->reclaimed);
+    if (all) {
+        row("blobs", a->blobs_checked);
+        row("blobs gone", a->blobs_missing);
+        row("blobs bad", a->blobs_bad);
+    }
+    for (uint64_t i = 0; i < a->findings_count && i < AUDIT_FINDINGS_MAX; i++)
+        printf("problem      %s\n", a->findings[i]);
+    if (a->findings_count > AUDIT_FINDINGS_MAX)
+        printf("problem      and %llu more\n", (unsigned long long)(a->findings_count - AUDIT_FINDINGS_MAX));
+    printf("%s\n", good ? "good: nothing is doubled, nothing is lost" : "NOT good");
+}
+
+static int audit_run(const char *run, bool json, bool blobs) {
+    struct err e = {0};
+    struct audit *a = mem_alloc(1, sizeof *a);
+    uint64_t counts[POS_STATES];
+    audit_init(a);
+    enum brg_status s = audit_journal(a, run, &e);
+    int status;
+    if (s != BRG_OK) {
+        status = cli_fail("audit", &e);
+    } else {
+        audit_count(a);
+        audit_files(a, run, blobs);
+        audit_counts(a, counts);
+        bool good = a->findings_count == 0 && a->doubled == 0 && a->lost == 0;
+        if (json) print_json(a, counts, blobs, good);
+        else print_text(a, counts, blobs, good);
+        status = good ? 0 : BRG_E_AUDIT;
+        if (!good)
+            fprintf(stderr, "beringia audit: %s: %llu positions doubled, %llu lost, %llu problems; keep the "
+                            "run directory as it is and see docs/operating.md\n", run,
+                    (unsigned long long)a->doubled, (unsigned long long)a->lost,
+                    (unsigned long long)a->findings_count);
+    }
+    audit_fini(a);
+    mem_free(a);
+    return status;
+}
+
+int cmd_audit(int argc, char **argv) {
+    enum { OPT_JSON = 1, OPT_BLOBS, OPT_HELP };
+    static const struct option options[] = {{"json", 0, NULL, OPT_JSON},
+                                            {"blobs", 0, NULL, OPT_BLOBS},
+                                            {"help", 0, NULL, OPT_HELP},
+                                            {NULL, 0, NULL, 0}};
+    bool json = false, blobs = false;
+    int o;
+    while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        switch (o) {
+        case OPT_JSON: json = true; break;
+        case OPT_BLOBS: blobs = true; break;
+        case 'h':
+        case OPT_HELP: fputs(HELP, stdout); return 0;
+        default: return cli_bad_option("audit", argv);
+        }
+    }
+    if (optind + 1 != argc) return cli_usage("audit", "want one RUN directory", "");
+    return audit_run(argv[optind], json, blobs);
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cmd_status.c - beringia status: a bar, a line a site. Asks the hub as anybody may, by HTTP. */
+#include <curl/curl.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "cli/cli.h"
+
+static const char HELP[] =
+    "beringia status - how a run is doing\n"
+    "\n"
+    "  beringia status RUN|URL [--json] [--watch]\n"
+    "\n"
+    "  RUN      a run directory on this machine, whose hub is running\n"
+    "  URL      of a hub, for example http://127.0.0.1:7070\n"
+    "  --json   what the hub says, as it is (docs/protocol.md)\n"
+    "  --watch  again every second, until interrupted\n"
+    "\n"
+    "Colours only on a terminal, and not where NO_COLOR is set.\n";
+
+enum { BODY_MAX = 8 << 20, BAR_CELLS = 40, TIMEOUT_S = 10, SPARK_MAX = 20 };
+
+/* ---- Fetching -------------------------------------------------------------------------------------------- */
+static size_t on_body(char *data, size_t size, size_t n, void *user) {
+    struct buf *b = user;
+    buf_put(b, data, size * n);
+    return b->overflow ? 0 : size * n;
+}
+
+static enum brg_status fetch(const char *url, const char *path, struct buf *out, struct err *e) {
+    char full[512], error[CURL_ERROR_SIZE] = "";
+    long http = 0;
+    CURL *c = curl_easy_init();
+    CHECK(c != NULL);
+    (void)snprintf(full, sizeof full, "%s%s", url, path);
+    (void)curl_easy_setopt(c, CURLOPT_URL, full);
+    (void)curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
+    (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
+    (void)curl_easy_setopt(c, CURLOPT_WRITEDATA, out);
+    (void)curl_easy_setopt(c, CURLOPT_ERRORBUFFER, error);
+    (void)curl_easy_setopt(c, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
+    (void)curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    CURLcode rc = curl_easy_perform(c);
+    (void)curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &http);
+    curl_easy_cleanup(c);
+    if (rc != CURLE_OK)
+        return err_set(e, BRG_E_NET, "%s: %s; is the hub running?", url,
+                       error[0] != '\0' ? error : curl_easy_strerror(rc));
+    if (http != 200) return err_set(e, BRG_E_NET, "%s: HTTP %ld; is this a hub?", full, http);
+    return BRG_OK;
+}
+
+/* RUN/hub.json tells where the hub of a run listens. */
+static enum brg_status find_url(const char *what, char *out, size_t cap, struct err *e) {
+    char path[OS_PATH_MAX];
+    struct buf b;
+    if (strncmp(what, "http://", 7) == 0 || strncmp(what, "https://", 8) == 0) {
+        size_t n = strlen(what);
+        while (n > 0 && what[n - 1] == '/') n--;
+        if (n >= cap) return err_set(e, BRG_E_USAGE, "the URL is too long");
+        (void)snprintf(out, cap, "%.*s", (int)n, what);
+        return BRG_OK;
+    }
+    os_path(path, what, "hub.json");
+    if (!os_exists(path))
+        return err_set(e, os_exists(what) ? BRG_E_NET : BRG_E_MISSING, "%s: no hub is running for this run; "
+                       "start it with `beringia hub %s`, or see `beringia audit %s`", path, what, what);
+    buf_init(&b, 4096);
+    enum brg_status s = os_read_file(path, 4096, &b, e);
+    json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
+    const char *url = json_string_value(json_object_get(o, "url"));
+    if (s == BRG_OK && url == NULL) s = err_set(e, BRG_E_MESSAGE, "%s: has no url", path);
+    if (s == BRG_OK) (void)snprintf(out, cap, "%s", url);
+    json_decref(o);
+    buf_fini(&b);
+    return s;
+}
+
+/* ---- Showing --------------------------------------------------------------------------------------------- */
+static double number(const json_t *o, const char *key) {
+    return json_number_value(json_object_get(o, key)); /* 0 where it is missing or null */
+}
+static const char *word(const json_t *o, const char *key) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s != NULL ? s : "";
+}
+static bool truth(const json_t *o, const char *key) {
+    return json_is_true(json_object_get(o, key));
+}
+
+/* 12345678 -> "12.3M" */
+static const char *short_number(double v, char out[16]) {
+    static const char *const units[] = {"", "k", "M", "G", "T", "P"};
+    size_t i = 0;
+    while (v >= 1000 && i + 1 < ARRAY_COUNT(units)) {
+        v /= 1000;
+        i++;
+    }
+    (void)snprintf(out, 16, i == 0 ? "%.0f%s" : "%.1f%s", v, units[i]);
+    return out;
+}
+
+static const char *duration(double s, char out[24]) {
+    if (s < 120) (void)snprintf(out, 24, "%.0f s", s);
+    else if (s < 7200) (void)snprintf(out, 24, "%.0f min", s / 60);
+    else if (s < 172800) (void)snprintf(out, 24, "%.1f h", s / 3600);
+    else (void)snprintf(out, 24, "%.1f d", s / 86400);
+    return out;
+}
+
+static void show_bar(const json_t *o, bool colour, FILE *to) {
+    static const struct { const char *key, *cell, *colour; } parts[] = {
+        {"merged", "█", "\x1b[32m"}, {"skipped", "▒", "\x1b[35m"}, {"staged", "▓", "\x1b[36m"},
+        {"leased", "░", "\x1b[33m"}};
+    const json_t *counts = json_object_get(o, "counts");
+    double total = number(o, "positions") * number(o, "epochs"), sum = 0;
+    int drawn = 0;
+    if (total <= 0) total = 1;
+    for (size_t i = 0; i < ARRAY_COUNT(parts); i++) {
+        sum += number(counts, parts[i].key);
+        int upto = (int)(sum / total * BAR_CELLS + 0.5);
+        if (colour) fputs(parts[i].colour, to);
+        for (; drawn < upto && drawn < BAR_CELLS; drawn++) fputs(parts[i].cell, to);
+    }
+    if (colour) fputs("\x1b[0m", to);
+    for (; drawn < BAR_CELLS; drawn++) fputs("·", to);
+}
+
+static void show_loss(const json_t *o, FILE *to) {
+    static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    const json_t *versions = json_object_get(o, "versions");
+    size_t n = json_array_size(versions);
+    double v[SPARK_MAX], low = 0, high = 0;
+    size_t count = 0;
+    for (size_t i = 0; i < n && count < SPARK_MAX; i++) {
+        double loss = number(json_array_get(versions, i), "loss");
+        if (loss <= 0) continue;
+        v[count] = loss;
+        if (count == 0 || loss < low) low = loss;
+        if (count == 0 || loss > high) high = loss;
+        count++;
+    }
+    if (count == 0) return;
+    fprintf(to, "  loss %.4f ", v[count - 1]);
+    for (size_t i = 0; i < count; i++)
+        fputs(bars[high > low ? (size_t)((v[i] - low) / (high - low) * 7) : 0], to);
+}
+
+static void show_site(const json_t *site, bool colour, FILE *to) {
+    char a[16], b[16], ago[24];
+    bool joined = truth(site, "joined"), live = joined && truth(site, "live");
+    const char *state = !joined ? "gone" : live ? word(site, "phase") : "silent";
+    const char *paint = !colour ? "" : live ? "\x1b[32m" : joined ? "\x1b[31m" : "\x1b[90m";
+    fprintf(to, "  %-16s %s%-9s%s  base %-6.0f %8s tok/s  loss %-7.4f  leased %-8s merged %s tok%s%s\n",
+            word(site, "name"), paint, state, colour ? "\x1b[0m" : "", number(site, "base"),
+            short_number(live ? number(site, "tokens_per_s") : 0, a), number(site, "loss"),
+            short_number(number(site, "samples_leased"), ago), short_number(number(site, "tokens_merged"), b),
+            joined && !live ? ", last heard " : "",
+            joined && !live && number(site, "heard_ago_s") >= 0
+                ? duration(number(site, "heard_ago_s"), ago) : "");
+}
+
+static void show_head(const json_t *o, FILE *to) {
+    char a[16], b[16], c[16], left[24];
+    double rate = number(o, "tokens_per_s"), missing = number(o, "tokens_total") - number(o, "tokens");
+    fprintf(to, "%5.1f %%  version %.0f  %s of %s tokens  %s tok/s", 100 * number(o, "progress"),
+            number(o, "head"), short_number(number(o, "tokens"), a),
+            short_number(number(o, "tokens_total"), b), short_number(rate, c));
+    if (rate > 0 && missing > 0) fprintf(to, "  about %s left", duration(missing / rate, left));
+}
+
+static void show(const json_t *o, bool colour, FILE *to) {
+    const json_t *sites = json_object_get(o, "sites"), *counts = json_object_get(o, "counts");
+    fputs("[", to);
+    show_bar(o, colour, to);
+    fputs("] ", to);
+    show_head(o, to);
+    fprintf(to, "\nrun %.8s  term %.0f  sites: %.0f joined, %.0f live, %.0f contributing  %s%s%s%s",
+            word(o, "run"), number(o, "term"), number(o, "sites_joined"), number(o, "sites_live"),
+            number(o, "sites_contributing"), truth(o, "complete") ? "COMPLETE " : "",
+            truth(o, "draining") ? "DRAINING " : "", truth(o, "held") ? "HELD (a site has seen more) " : "",
+            truth(o, "full") ? "DISK FULL " : "");
+    show_loss(o, to);
+    fprintf(to, "\npositions: merged %.0f, staged %.0f, leased %.0f, available %.0f, skipped %.0f, quarantined "
+            "%.0f; reclaimed %.2f %%\n", number(counts, "merged"), number(counts, "staged"),
+            number(counts, "leased"), number(counts, "available"), number(counts, "skipped"),
+            number(counts, "quarantined"), 100 * number(o, "reclaimed_share"));
+    for (size_t i = 0; i < json_array_size(sites); i++) show_site(json_array_get(sites, i), colour, to);
+}
+
+static enum brg_status once(const char *url, bool json, bool colour, bool clear, bool *out_complete,
+                            struct err *e) {
+    struct buf b;
+    buf_init(&b, BODY_MAX);
+    enum brg_status s = fetch(url, "/v1/status", &b, e);
+    json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
+    if (s == BRG_OK && !json_is_object(o))
+        s = err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
+    if (s == BRG_OK && clear) fputs("\x1b[H\x1b[J", stdout);
+    if (s == BRG_OK && json) printf("%s", buf_cstr(&b));
+    else if (s == BRG_OK) show(o, colour, stdout);
+    (void)fflush(stdout);
+    *out_complete = truth(o, "complete");
+    json_decref(o);
+    buf_fini(&b);
+    return s;
+}
+
+int cmd_status(int argc, char **argv) {
+    enum { OPT_JSON = 1, OPT_WATCH, OPT_HELP };
+    static const struct option options[] = {{"json", 0, NULL, OPT_JSON},
+                                            {"watch", 0, NULL, OPT_WATCH},
+                                            {"help", 0, NULL, OPT_HELP},
+                                            {NULL, 0, NULL, 0}};
+    bool json = false, watch = false, tty = isatty(STDOUT_FILENO) == 1, complete = false;
+    bool colour = tty && (getenv("NO_COLOR") == NULL || getenv("NO_COLOR")[0] == '\0');
+    char url[400];
+    struct err e = {0};
+    int o;
+    while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        switch (o) {
+        case OPT_JSON: json = true; break;
+        case OPT_WATCH: watch = true; break;
+        case 'h':
+        case OPT_HELP: fputs(HELP, stdout); return 0;
+        default: return cli_bad_option("status", argv);
+        }
+    }
+    if (optind + 1 != argc) return cli_usage("status", "want one RUN directory or URL", "");
+    if (find_url(argv[optind], url, sizeof url, &e) != BRG_OK) return cli_fail("status", &e);
+    CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
+    enum brg_status s = once(url, json, colour, watch && tty && !json, &complete, &e);
+    while (watch && s == BRG_OK && !complete) {
+        (void)sleep(1);
+        s = once(url, json, colour, tty && !json, &complete, &e);
+        for (int tries = 0; s == BRG_E_NET && tries < 30; tries++) { /* a hub that restarts is waited for */
+            (void)sleep(1);
+            (void)find_url(argv[optind], url, sizeof url, &e);
+            s = once(url, json, colour, tty && !json, &complete, &e);
+        }
+    }
+    return s == BRG_OK ? 0 : cli_fail("status", &e);
+}
