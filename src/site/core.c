@@ -148,7 +148,7 @@ void core_rejoin(struct site_core *c, time_ns now, struct buf *notes) {
     if (c->inc == 0) c->join_boot = c->boot;
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         enum site_delta_state s = c->deltas[i].state;
-        if (s == DELTA_COMMIT || s == DELTA_STAGED) c->deltas[i].ask = true;
+        if (s == PENDING_COMMIT || s == PENDING_STAGED) c->deltas[i].ask = true;
     }
     core_move(c, SITE_ASKING, notes);
 }
@@ -158,7 +158,7 @@ static bool lease_wanted(const struct site_core *c, time_ns now) {
     if (c->reset_due || now < c->lease_at) return false; /* first the weights, then more work */
     uint32_t held = c->leases_count, fresh = 0;
     for (uint32_t i = 0; i < c->deltas_count; i++)
-        if (c->deltas[i].state < DELTA_STAGED) held += c->deltas[i].c.parts_count;
+        if (c->deltas[i].state < PENDING_STAGED) held += c->deltas[i].c.parts_count;
     for (uint32_t i = 0; i < c->leases_count; i++) fresh += c->leases[i].taken < c->leases[i].w.count;
     if (held >= WIRE_LEASES_MAX) return false;
     return fresh < 2 || site_available(c) < 2 * c->round.steps_target * c->set.batch;
@@ -203,7 +203,7 @@ static void join_fill(struct site_core *c, struct wire_join *j) {
     }
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         const struct site_delta *d = &c->deltas[i];
-        if (d->state >= DELTA_STAGED) continue;
+        if (d->state >= PENDING_STAGED) continue;
         for (uint32_t p = 0; p < d->c.parts_count; p++) {
             if (core_lease_find(c, d->c.parts[p].tok) || j->resume_count == WIRE_LEASES_MAX) continue;
             j->resume[j->resume_count++] = d->c.parts[p];
@@ -214,7 +214,7 @@ static void join_fill(struct site_core *c, struct wire_join *j) {
 static bool next_question(struct site_core *c, time_ns now) {
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         struct site_delta *d = &c->deltas[i];
-        bool news = d->state == DELTA_STAGED && d->known_at < c->round.head;
+        bool news = d->state == PENDING_STAGED && d->known_at < c->round.head;
         if (!d->ask && !news) continue;
         request_begin(c, now, WIRE_OUTCOME)->u.outcome.did = d->c.did;
         return true;
@@ -225,8 +225,8 @@ static bool next_question(struct site_core *c, time_ns now) {
 static bool next_commit(struct site_core *c, time_ns now) {
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         struct site_delta *d = &c->deltas[i];
-        if (d->state >= DELTA_STAGED) continue;
-        if (d->state != DELTA_COMMIT || d->ask) return false; /* T3: in the order of the cuts */
+        if (d->state >= PENDING_STAGED) continue;
+        if (d->state != PENDING_COMMIT || d->ask) return false; /* T3: in the order of the cuts */
         request_begin(c, now, WIRE_COMMIT)->u.commit = d->c;
         return true;
     }
@@ -324,7 +324,7 @@ static void beat_fill(const struct site_core *c, struct wire_heartbeat *h) {
     }
     for (uint32_t i = 0; i < c->deltas_count; i++) { /* a long upload must not cost its leases */
         const struct site_delta *d = &c->deltas[i];
-        for (uint32_t p = 0; p < d->c.parts_count && d->state < DELTA_STAGED; p++) {
+        for (uint32_t p = 0; p < d->c.parts_count && d->state < PENDING_STAGED; p++) {
             bool listed = h->leases_count == WIRE_LEASES_MAX;
             for (uint32_t k = 0; k < h->leases_count; k++)
                 listed |= h->leases[k].tok == d->c.parts[p].tok;
@@ -365,7 +365,7 @@ static void transfers_next(struct site_core *c, time_ns now, struct site_out *ou
     if (c->state == SITE_NEW || c->state >= SITE_GONE) return;
     for (uint32_t i = 0; i < c->deltas_count && !c->uploading && now >= c->upload_at; i++) {
         struct site_delta *d = &c->deltas[i];
-        if (d->state != DELTA_UPLOAD || d->ask || !joined(c)) continue;
+        if (d->state != PENDING_UPLOAD || d->ask || !joined(c)) continue;
         c->uploading = true;
         c->upload_did = d->c.did;
         out->has_upload = true;
@@ -431,15 +431,15 @@ static void resend(struct site_core *c, time_ns now, struct site_out *out) {
 static void on_transfer(struct site_core *c, time_ns now, const struct site_event *ev,
                         struct buf *notes) {
     struct site_delta *d = core_delta_find(c, &ev->did);
-    if (ev->kind == SITE_DELTA_STORED && d && d->state == DELTA_CUT) {
+    if (ev->kind == SITE_DELTA_STORED && d && d->state == PENDING_CUT) {
         d->c.blob = ev->u.stored.blob;
         d->c.bytes = ev->u.stored.bytes;
-        d->state = DELTA_UPLOAD;
+        d->state = PENDING_UPLOAD;
     }
     if (ev->kind == SITE_UPLOADED || ev->kind == SITE_UPLOAD_FAILED) {
         if (id_equal(&c->upload_did, &ev->did)) c->uploading = false;
         bool good = ev->kind == SITE_UPLOADED;
-        if (good && d && d->state == DELTA_UPLOAD) d->state = DELTA_COMMIT;
+        if (good && d && d->state == PENDING_UPLOAD) d->state = PENDING_COMMIT;
         c->upload_failures = good ? 0 : c->upload_failures + 1;
         c->upload_at = good ? now : now + backoff(c, c->upload_failures);
     }

@@ -70,12 +70,12 @@ struct site_lease {
 };
 
 enum site_delta_state {
-    DELTA_CUT = 1,     /* its bytes are on the way to the local disk */
-    DELTA_UPLOAD = 2,  /* on the local disk */
-    DELTA_COMMIT = 3,  /* at the hub; COMMIT is to be sent or is under way */
-    DELTA_STAGED = 4,
-    DELTA_MERGED = 5,  /* in version `merged`, not rebased on yet */
-    DELTA_FAILED = 6,  /* rejected or discarded; waits for the reset of the weights (S4) */
+    PENDING_CUT = 1,     /* its bytes are on the way to the local disk */
+    PENDING_UPLOAD = 2,  /* on the local disk */
+    PENDING_COMMIT = 3,  /* at the hub; COMMIT is to be sent or is under way */
+    PENDING_STAGED = 4,
+    PENDING_MERGED = 5,  /* in version `merged`, not rebased on yet */
+    PENDING_FAILED = 6,  /* rejected or discarded; waits for the reset of the weights (S4) */
 };
 struct site_delta {
     enum site_delta_state state;
@@ -220,7 +220,7 @@ bool site_delta_in(const struct site_delta *d, uint64_t version);
 void site_reset(struct site_core *c, struct buf *notes);
 void site_loaded(struct site_core *c);
 void site_rebased(struct site_core *c, struct buf *notes);
-/* The segment becomes a contribution in state DELTA_CUT; gives its entry (valid until the next call). */
+/* The segment becomes a contribution in state PENDING_CUT; gives its entry (valid until the next call). */
 const struct site_delta *site_cut(struct site_core *c, struct buf *notes);
 /* Nothing is owed to the hub any more: a closing site may leave. */
 bool site_settled(const struct site_core *c);

@@ -98,7 +98,7 @@ static const struct wire_lease_state *verdict_of(const struct wire_lease_state *
 static void join_leases(struct site_core *c, const struct wire_join_answer *a, struct buf *notes) {
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         struct site_delta *d = &c->deltas[i];
-        for (uint32_t p = 0; p < d->c.parts_count && d->state < DELTA_STAGED; p++) {
+        for (uint32_t p = 0; p < d->c.parts_count && d->state < PENDING_STAGED; p++) {
             const struct wire_lease_state *v =
                 verdict_of(a->leases, a->leases_count, d->c.parts[p].tok);
             if (v && v->verdict != LEASE_GONE) continue;
@@ -171,7 +171,7 @@ static void delta_failed(struct site_core *c, struct site_delta *d, const char *
         struct site_lease *l = core_lease_find(c, d->c.parts[p].tok);
         if (l) core_lease_drop(c, l, "its contribution was refused", notes);
     }
-    d->state = DELTA_FAILED; /* S4: site_duty says RESET until the weights have lost it */
+    d->state = PENDING_FAILED; /* S4: site_duty says RESET until the weights have lost it */
     d->ask = false;
     c->reset_due = true;
     c->rejected_count++;
@@ -185,8 +185,8 @@ static void on_unknown(struct site_core *c, struct site_delta *d, struct buf *no
     d->ask = false;
     if (d->ask_last) {
         delta_failed(c, d, "lost", "its leases went to somebody else meanwhile", notes);
-    } else if (d->state >= DELTA_COMMIT) {
-        d->state = DELTA_UPLOAD; /* the hub may have dropped the bytes with it */
+    } else if (d->state >= PENDING_COMMIT) {
+        d->state = PENDING_UPLOAD; /* the hub may have dropped the bytes with it */
     }
 }
 
@@ -194,7 +194,7 @@ static void on_outcome(struct site_core *c, struct site_delta *d, const struct w
                        struct buf *notes) {
     char hex[ID_HEX_BYTES];
     id_hex(&d->c.did, hex);
-    bool first = d->state < DELTA_STAGED;
+    bool first = d->state < PENDING_STAGED;
     switch (a->outcome) {
     case OUTCOME_UNKNOWN: on_unknown(c, d, notes); return;
     case OUTCOME_STAGED:
@@ -203,7 +203,7 @@ static void on_outcome(struct site_core *c, struct site_delta *d, const struct w
         if (first) rest_take(c, d, a, notes);
         if (first) core_note(notes, "lvl=info ev=staged did=%s samples_tokens=%" PRIu64, hex, d->c.tokens);
         c->failed_in_row = 0;
-        d->state = a->outcome == OUTCOME_MERGED ? DELTA_MERGED : DELTA_STAGED;
+        d->state = a->outcome == OUTCOME_MERGED ? PENDING_MERGED : PENDING_STAGED;
         d->known_at = a->round.head > d->known_at ? a->round.head : d->known_at;
         d->merged = a->version;
         if (a->outcome == OUTCOME_MERGED) {
@@ -318,7 +318,8 @@ void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *
         d = core_delta_find(c, r->kind == WIRE_COMMIT ? &r->u.commit.did : &r->u.outcome.did);
         if (c->state != SITE_ASKING) round_take(c, &a->u.commit.round, false, notes);
         if (!d) break;
-        if (a->code == WIRE_UPLOAD) d->state = DELTA_UPLOAD;
+        if (a->code == WIRE_COMPLETE && a->u.commit.outcome == OUTCOME_UNKNOWN) d->ask_last = true;
+        if (a->code == WIRE_UPLOAD) d->state = PENDING_UPLOAD;
         else on_outcome(c, d, &a->u.commit, notes);
         break;
     case WIRE_SHRINK_OK: on_shrunk(c, r->u.shrink_ok.tok); break;

@@ -132,7 +132,7 @@ static uint32_t get_skips(struct reader *r, struct wire_skip *s) {
 static void get_delta(struct reader *r, struct site_delta *d) {
     struct wire_commit *m = &d->c;
     uint32_t state = get_u32(r);
-    if (state < DELTA_CUT || state > DELTA_FAILED) r->ok = false;
+    if (state < PENDING_CUT || state > PENDING_FAILED) r->ok = false;
     d->state = (enum site_delta_state)state;
     d->known_at = get_u64(r);
     d->merged = get_u64(r);
@@ -155,7 +155,7 @@ static void get_delta(struct reader *r, struct site_delta *d) {
         m->parts[i].done = get_u64(r);
     }
     m->skips_count = get_skips(r, m->skips);
-    d->ask = d->state < DELTA_MERGED; /* may have been committed after this was written */
+    d->ask = d->state < PENDING_MERGED; /* may have been committed after this was written */
 }
 
 static void get_leases(struct reader *r, struct site_core *c) {

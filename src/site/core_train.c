@@ -23,7 +23,7 @@ uint64_t site_available(const struct site_core *c) {
 static bool leases_full(const struct site_core *c) {
     uint32_t held = c->leases_count;
     for (uint32_t i = 0; i < c->deltas_count; i++)
-        if (c->deltas[i].state < DELTA_STAGED) held += c->deltas[i].c.parts_count;
+        if (c->deltas[i].state < PENDING_STAGED) held += c->deltas[i].c.parts_count;
     return held >= WIRE_LEASES_MAX;
 }
 
@@ -113,7 +113,7 @@ double site_lr_tokens(const struct site_core *c) {
      * at the end of the step, so that the first step of a warm-up moves. */
     uint64_t steps = c->seg.steps + 1;
     for (uint32_t i = 0; i < c->deltas_count; i++)
-        if (c->deltas[i].state != DELTA_FAILED) steps += c->deltas[i].c.steps;
+        if (c->deltas[i].state != PENDING_FAILED) steps += c->deltas[i].c.steps;
     uint64_t own = c->set.batch * c->set.tokens_per_sample;
     uint64_t step = c->round.tokens_per_step > 0 ? c->round.tokens_per_step : own;
     return (double)c->base_tokens + (double)steps * (double)step;
@@ -131,9 +131,9 @@ double site_lr(const struct site_core *c) {
 static bool rebase_known(const struct site_core *c, uint64_t version) {
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         const struct site_delta *d = &c->deltas[i];
-        bool unsent = (d->state == DELTA_CUT || d->state == DELTA_UPLOAD) && !d->ask;
-        bool staged = d->state == DELTA_STAGED && d->known_at >= version;
-        if (!unsent && !staged && d->state != DELTA_MERGED) return false;
+        bool unsent = (d->state == PENDING_CUT || d->state == PENDING_UPLOAD) && !d->ask;
+        bool staged = d->state == PENDING_STAGED && d->known_at >= version;
+        if (!unsent && !staged && d->state != PENDING_MERGED) return false;
     }
     return true; /* T5 */
 }
@@ -144,7 +144,7 @@ static bool cut_due(const struct site_core *c) {
     for (uint32_t i = 0; i < c->leases_count; i++)
         if (c->leases[i].cut > 0) return false; /* T3 */
     for (uint32_t i = 0; i < c->deltas_count; i++)
-        if (c->deltas[i].state < DELTA_STAGED) return false;
+        if (c->deltas[i].state < PENDING_STAGED) return false;
     uint64_t behind = c->round.head > c->base ? c->round.head - c->base : 0;
     if (c->complete || c->state != SITE_ACTIVE) return false;
     if (c->draining) return behind <= 1 || c->offline;
@@ -167,13 +167,13 @@ enum site_duty site_duty(const struct site_core *c) {
 }
 
 bool site_delta_in(const struct site_delta *d, uint64_t version) {
-    return d->state == DELTA_MERGED && d->merged <= version;
+    return d->state == PENDING_MERGED && d->merged <= version;
 }
 
 void site_reset(struct site_core *c, struct buf *notes) {
     uint64_t lost = c->seg.samples;
     for (uint32_t i = c->deltas_count; i-- > 0;)
-        if (c->deltas[i].state == DELTA_FAILED) core_delta_remove(c, &c->deltas[i]);
+        if (c->deltas[i].state == PENDING_FAILED) core_delta_remove(c, &c->deltas[i]);
     for (uint32_t i = 0; i < c->leases_count; i++)
         c->leases[i].done = c->leases[i].taken = c->leases[i].cut;
     c->void_in_flight += c->in_flight;
@@ -261,7 +261,7 @@ const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
     CHECK(c->deltas_count < SITE_PENDING_MAX);
     struct site_delta *d = &c->deltas[c->deltas_count++];
     memset(d, 0, sizeof *d);
-    d->state = DELTA_CUT;
+    d->state = PENDING_CUT;
     struct wire_commit *m = &d->c;
     m->did = did_next(c);
     m->base = c->base;
@@ -272,7 +272,7 @@ const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
     m->codec = (uint32_t)c->set.codec;
     m->skips_count = c->seg.skips_count;
     memcpy(m->skips, c->seg.skips, sizeof m->skips);
-    m->tokens = c->seg.samples * c->set.tokens_per_sample;
+    m->tokens = (c->seg.samples - c->seg.skips_count) * c->set.tokens_per_sample;
     cut_leases(c, m);
     char hex[ID_HEX_BYTES];
     id_hex(&m->did, hex);
@@ -287,7 +287,7 @@ const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
 bool site_settled(const struct site_core *c) {
     if (c->reset_due) return false;
     for (uint32_t i = 0; i < c->deltas_count; i++)
-        if (c->deltas[i].state < DELTA_STAGED || c->deltas[i].ask) return false;
+        if (c->deltas[i].state < PENDING_STAGED || c->deltas[i].ask) return false;
     return c->seg.samples == 0 || c->complete;
 }
 

@@ -151,7 +151,7 @@ static enum brg_status stream_deltas(struct brg_site *s, struct stream *t, bool 
                                      struct err *e) {
     for (uint32_t i = 0; i < s->core.deltas_count; i++) {
         const struct site_delta *d = &s->core.deltas[i];
-        bool take = merged ? site_delta_in(d, version) : d->state != DELTA_FAILED;
+        bool take = merged ? site_delta_in(d, version) : d->state != PENDING_FAILED;
         if (take) TRY(source_delta(s, d, &t->delta[t->deltas_count++], e));
     }
     return BRG_OK;
@@ -189,10 +189,12 @@ static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     enum brg_status status = BRG_OK;
     if (!job->bytes)
         status = err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes", bytes);
+    bool still = s->core.seg.steps == 0; /* all samples skipped: nothing moved, the residual stays here */
+    const float *theta = still ? s->s : s->theta;
     uint8_t *out = job->bytes ? job->bytes + DELTA_HEADER_BYTES : NULL;
     for (uint64_t at = 0; at < s->elements && status == BRG_OK; at += OUTER_CHUNK) {
         size_t n = s->elements - at < OUTER_CHUNK ? (size_t)(s->elements - at) : OUTER_CHUNK;
-        status = weights_cut(codec, s->s + at, s->theta + at, n, out, scratch);
+        status = weights_cut(codec, s->s + at, theta + at, n, out, scratch);
         out += codec_bytes(codec, n);
     }
     mem_free(scratch);
@@ -237,7 +239,7 @@ static void base_theta_learn(struct brg_site *s) {
 enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e) {
     enum brg_status status;
     for (uint32_t i = 0; i < s->core.deltas_count; i++) /* its file is still being written: later */
-        if (s->core.deltas[i].state == DELTA_CUT) return BRG_OK;
+        if (s->core.deltas[i].state == PENDING_CUT) return BRG_OK;
     if (duty == SITE_DUTY_CUT) {
         status = duty_cut(s, e);
         if (status == BRG_E_NONFINITE) {

@@ -287,16 +287,16 @@ static enum brg_status files_check(struct brg_site *s, struct err *e) {
     for (uint32_t i = 0; i < s->core.deltas_count; i++) {
         struct site_delta *d = &s->core.deltas[i];
         char path[OS_PATH_MAX];
-        if (d->state == DELTA_FAILED) continue;
+        if (d->state == PENDING_FAILED) continue;
         local_delta_path(s, &d->c.did, path);
         AUTO_BUF struct buf b = {0};
         b.bytes_max = DELTA_HEADER_BYTES + codec_bytes((enum codec)d->c.codec, s->elements);
         TRY(os_read_file(path, b.bytes_max, &b, e));
         struct hash h = hash_of(b.data, b.bytes_count);
-        if (d->state == DELTA_CUT) { /* the file was on its way to the disk; it arrived */
+        if (d->state == PENDING_CUT) { /* the file was on its way to the disk; it arrived */
             d->c.blob = h;
             d->c.bytes = b.bytes_count;
-            d->state = DELTA_UPLOAD;
+            d->state = PENDING_UPLOAD;
         }
         if (!hash_equal(&h, &d->c.blob))
             return err_set(e, BRG_E_CORRUPT, "%s: does not have its hash", path);
@@ -369,6 +369,7 @@ int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns
             site_tick(s);
         }
         if (s->core.state == SITE_ACTIVE && s->core.loaded) result = BRG_GO;
+        else if (s->core.complete) result = BRG_COMPLETE;
         else if (site_cancelled(s)) result = BRG_DRAIN;
         else site_nap(s, until);
     } while (result == BRG_FAIL_TIMEOUT && os_now() < until);
