@@ -36,7 +36,8 @@ static int fail(const struct err *e) {
 
 static int usage(const char *what, const char *value) {
     struct err e;
-    err_set(&e, BRG_E_USAGE, "%s %.200s; see beringia tokenizer --help", what, value);
+    err_set(&e, BRG_E_USAGE, "%s%s%.200s; see beringia tokenizer --help", what,
+            value[0] != 0 ? " " : "", value);
     return fail(&e);
 }
 
