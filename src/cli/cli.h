@@ -8,6 +8,7 @@
 
 int cmd_init(int argc, char **argv);
 int cmd_hub(int argc, char **argv); /* and `hub replay` */
+int cmd_site(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_audit(int argc, char **argv);
 int cmd_journal(int argc, char **argv);

@@ -15,7 +15,6 @@ struct command {
     const char *name, *help;
     int (*run)(int argc, char **argv);
 };
-extern int cmd_site(int argc, char **argv) __attribute__((weak)); /* absent while the room is built alone */
 
 static const struct command commands[] = {
     {"tokenizer", "learn a tokenizer from text", cmd_tokenizer},
@@ -93,7 +92,6 @@ int main(int argc, char **argv) {
     }
     for (size_t i = 0; i < ARRAY_COUNT(commands); i++) {
         if (strcmp(commands[i].name, argv[1]) != 0) continue;
-        if (commands[i].run == NULL) return cli_usage(argv[1], "is not part of this build", "");
         return commands[i].run(argc - 1, argv + 1);
     }
     return unknown(argv[1]);

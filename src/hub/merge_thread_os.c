@@ -121,7 +121,7 @@ static size_t collect_parts(const struct hub_server *s, const struct hub_plan *p
     size_t count = 0;
     for (uint32_t i = 0; i < p->parts_count; i++) {
         const struct hub_plan_part *x = &p->parts[i];
-        if (x->bytes == 0) continue;
+        if (x->part.tokens == 0) continue;
         parts[count].part = x->part;
         parts[count].blob = x->blob;
         blobs_path(s->blobs, &x->blob, parts[count].path);
