@@ -211,11 +211,24 @@ static void join_fill(struct site_core *c, struct wire_join *j) {
     }
 }
 
+/* Heartbeats bring news of a merge; a site that can only wait for one asks a little more often. */
+static time_ns ask_pause(const struct site_core *c) {
+    time_ns t = (time_ns)c->heartbeat_ms * NS_PER_MS / 8;
+    time_ns least = 100 * (time_ns)NS_PER_MS, most = 2 * (time_ns)NS_PER_S;
+    return t < least ? least : t > most ? most : t;
+}
+
+static bool asks_often(const struct site_core *c) {
+    return c->state == SITE_ACTIVE && !c->closing && site_hungry(c);
+}
+
 static bool next_question(struct site_core *c, time_ns now) {
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         struct site_delta *d = &c->deltas[i];
         bool news = d->state == PENDING_STAGED && d->known_at < c->round.head;
-        if (!d->ask && !news) continue;
+        bool again = d->state == PENDING_STAGED && asks_often(c) && now >= c->ask_at;
+        if (!d->ask && !news && !again) continue;
+        c->ask_at = now + ask_pause(c);
         request_begin(c, now, WIRE_OUTCOME)->u.outcome.did = d->c.did;
         return true;
     }
@@ -403,6 +416,7 @@ time_ns site_expiry(const struct site_core *c) {
     if (c->control.busy) SOONER(c->control.lost ? c->control_at : c->control.deadline);
     else SOONER(c->control_at > c->lease_at || c->state != SITE_ACTIVE ? c->control_at : c->lease_at);
     if (joined(c)) SOONER(c->beat.busy ? c->beat.deadline : c->beat_at);
+    if (c->deltas_count > 0 && asks_often(c)) SOONER(c->ask_at);
     if (!c->uploading) SOONER(c->upload_at);
     if (!c->downloading) SOONER(c->download_at);
 #undef SOONER

@@ -138,7 +138,7 @@ struct site_core {
     /* under way */
     struct site_slot control, beat;
     time_ns now; /* of the last step */
-    time_ns control_at, beat_at, upload_at, download_at;
+    time_ns control_at, beat_at, upload_at, download_at, ask_at;
     uint32_t upload_failures, download_failures;
     bool uploading, downloading;
     struct id128 upload_did;
@@ -222,6 +222,8 @@ void site_loaded(struct site_core *c);
 void site_rebased(struct site_core *c, struct buf *notes);
 /* The segment becomes a contribution in state PENDING_CUT; gives its entry (valid until the next call). */
 const struct site_delta *site_cut(struct site_core *c, struct buf *notes);
+/* The segment is full, or there is nothing to train on: only a merge helps. */
+bool site_hungry(const struct site_core *c);
 /* Nothing is owed to the hub any more: a closing site may leave. */
 bool site_settled(const struct site_core *c);
 enum wire_phase site_phase(const struct site_core *c);

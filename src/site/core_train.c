@@ -138,6 +138,14 @@ static bool rebase_known(const struct site_core *c, uint64_t version) {
     return true; /* T5 */
 }
 
+static bool starved(const struct site_core *c) {
+    return site_available(c) == 0 && c->in_flight == 0 && (c->dry || leases_full(c));
+}
+
+bool site_hungry(const struct site_core *c) {
+    return c->seg.steps >= c->round.steps_target || starved(c) || c->draining;
+}
+
 static bool cut_due(const struct site_core *c) {
     const struct site_segment *g = &c->seg;
     if (g->samples == 0 || c->deltas_count == SITE_PENDING_MAX) return false;
@@ -149,8 +157,7 @@ static bool cut_due(const struct site_core *c) {
     if (c->complete || c->state != SITE_ACTIVE) return false;
     if (c->draining) return behind <= 1 || c->offline;
     if (c->deltas_count >= c->set.pending_max) return false;
-    bool starved = site_available(c) == 0 && c->in_flight == 0 && (c->dry || leases_full(c));
-    bool full = g->steps >= c->round.steps_target || starved ||
+    bool full = g->steps >= c->round.steps_target || starved(c) ||
                 g->skips_count > WIRE_SKIPS_MAX / 2;
     /* Fresh work counts more than late work: first the new version, unless it is long in coming. */
     bool slow = behind == 1 && g->steps >= 2 * c->round.steps_target;
