@@ -17,6 +17,7 @@ static const char HELP[] =
     "  --heldout SHARE     share of documents kept for evaluation (default 0.02)\n"
     "  --seed N            seed of the order of samples (default 1)\n"
     "  --shard-samples N   samples in a shard file (default: as many as fill 64 MiB)\n"
+    "  --max-samples N     take no further training document once there are N samples\n"
     "  --force             replace the data set that is at DIR\n"
     "\n"
     "FILE is plain text, cut into documents at lines that hold only <|endoftext|> or a form feed,\n"
@@ -78,6 +79,7 @@ enum {
     OPT_HELDOUT,
     OPT_SEED,
     OPT_SHARD_SAMPLES,
+    OPT_MAX_SAMPLES,
     OPT_FORCE,
     OPT_HELP
 };
@@ -88,6 +90,7 @@ static const struct option OPTIONS[] = {
     {"heldout", required_argument, NULL, OPT_HELDOUT},
     {"seed", required_argument, NULL, OPT_SEED},
     {"shard-samples", required_argument, NULL, OPT_SHARD_SAMPLES},
+    {"max-samples", required_argument, NULL, OPT_MAX_SAMPLES},
     {"force", no_argument, NULL, OPT_FORCE},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
@@ -117,6 +120,10 @@ int cmd_pack(int argc, char **argv) {
         case OPT_SHARD_SAMPLES:
             if (!parse_u64(optarg, &o.shard_samples_max) || o.shard_samples_max == 0)
                 return usage("--shard-samples: no positive number:", optarg);
+            break;
+        case OPT_MAX_SAMPLES:
+            if (!parse_u64(optarg, &o.train_samples_max) || o.train_samples_max == 0)
+                return usage("--max-samples: no positive number:", optarg);
             break;
         case OPT_FORCE: o.force = true; break;
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;

@@ -81,6 +81,8 @@ struct pack_options {
     uint32_t seq_len;      /* 1..SEQ_LEN_MAX */
     double heldout_share;  /* [0, 1): share of documents, chosen by hash of the document's bytes */
     uint64_t shard_samples_max; /* 0: as many as fill 64 MiB */
+    uint64_t train_samples_max; /* no further training document is taken once there are this many
+                                   samples (the last document is taken whole); 0: no limit */
     uint64_t seed;              /* of the order; at most DATA_SEED_MAX */
     bool force;                 /* replace a data set that is at out_dir */
 };

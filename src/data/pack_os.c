@@ -121,6 +121,9 @@ static enum brg_status pack_document(struct pack *p, const char *text, size_t by
                                      struct err *e) {
     enum half half = pack_is_heldout(text, bytes, p->options->heldout_share) ? HALF_HELDOUT
                                                                              : HALF_TRAIN;
+    if (half == HALF_TRAIN && p->options->train_samples_max > 0 &&
+        p->half[half].cutter.samples >= p->options->train_samples_max)
+        return BRG_OK;
     p->manifest.half[half].documents++;
     buf_reset(&p->ids);
     TRY(encoder_run(p->encoder, text, bytes, &p->ids, e));
