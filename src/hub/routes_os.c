@@ -234,15 +234,17 @@ static enum brg_status operator_read(struct exchange *x, const char *what, const
     return st;
 }
 
-static enum MHD_Result operator_reply(struct exchange *x, enum step_result step) {
+static enum MHD_Result operator_reply(struct exchange *x, enum step_result step,
+                                      const struct wire_answer *a) {
     AUTO_BUF struct buf b;
     if (step != STEP_DONE) return reply_step(x, step);
+    if (a->code != WIRE_OK) return reply_problem(x, 409, a->code, "%s", a->text);
     buf_init(&b, 4096);
     buf_printf(&b, "{\"code\":\"OK\"}\n");
     return reply_json(x, 200, &b);
 }
 
-/* The machine ignores what it cannot do; what can be known before is refused here with the reason. */
+/* The machine judges; only what it cannot know is looked at here: is the checkpoint still kept? */
 static enum MHD_Result handle_operator(struct exchange *x) {
     struct hub_server *s = x->s;
     struct operator_body body;
@@ -277,7 +279,9 @@ static enum MHD_Result handle_operator(struct exchange *x) {
         cmd.kind = HUB_CMD_ROLLBACK;
         cmd.u.rollback.version = body.version;
     }
-    return operator_reply(x, server_step(s, &cmd, NULL));
+    struct wire_answer a;
+    enum step_result step = server_step(s, &cmd, &a);
+    return operator_reply(x, step, &a);
 }
 
 /* ---- The table ------------------------------------------------------------------------------------------- */

