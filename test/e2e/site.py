@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# timeout: 280
+"""Sites as real processes with a real hub and a tiny model. What goes wrong: a site is killed between its
+hand-ins, told to stop, loses its hub for a while or never had one, gets a twin, finds its checkpoint damaged, or
+holds other data. What must hold each time: training goes on or ends with the right exit status and a sentence, and
+the audit finds no position lost or doubled. Without faults, one site with eta 1, mu 0 and fp32 must end with the
+weights of uninterrupted training."""
+import array
+import glob
+import json
+import math
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+import traceback
+
+ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+from cluster import Cluster, Failure, wait_for  # noqa: E402
+
+PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
+SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-site-e2e"
+ONLY = os.environ.get("T", "")
+MODEL = os.path.join(ROOT, "share", "models", "tiny.json")
+FAST = {"lease.ttl": "3s", "lease.heartbeat": "500ms", "outer.steps": 10, "outer.grace": "2s",
+        "lease.samples_min": 16, "lease.samples_max": 128}
+WORDS = ["--batch", 8, "--threads", 1, "--checkpoint-every", "200ms", "--timeout", "5s", "--grace", "20s"]
+SLOW = WORDS + ["--throttle", 0.1]
+
+
+def pack(name, seed):
+    """A data set of random words; another seed, another text."""
+    path = os.path.join(SCRATCH, name)
+    if os.path.exists(path):
+        return path
+    os.makedirs(SCRATCH, exist_ok=True)
+    rng = random.Random(seed)
+    words = "the a of and site hub trains samples once every position merges weights round lease delta base".split()
+    text = path + ".txt"
+    with open(text, "w", encoding="utf-8") as f:
+        for _ in range(40):
+            f.write(" ".join(rng.choice(words) for _ in range(400)) + "\n\f\n")
+    subprocess.run([PROGRAM, "pack", "--out", path, "--seq-len", "64", text], check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+def begin(name, sites, settings=None):
+    out = os.path.join(SCRATCH, name)
+    os.makedirs(out)
+    c = Cluster(PROGRAM, out, pack("data", 1), sites)
+    c.init(MODEL, {**FAST, **(settings or {})}, seed=1)
+    return c
+
+
+def log_of(c, site):
+    with open(os.path.join(c.out, f"site-{site}.log"), encoding="utf-8") as f:
+        return f.read()
+
+
+def want(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
+def finish(c):
+    """The run completes, sites end with 0, the audit is clean."""
+    wait_for("the run to complete", c.complete, 90)
+    c.wait_sites()
+    c.stop_hub()
+    a = c.json("audit", c.run_dir, "--json")
+    want(a.get("lost", 1) == 0 and a.get("doubled", 1) == 0, f"the audit says {a}")
+    return a
+
+
+def merged(c, share):
+    wait_for(f"{100 * share:.0f} % merged", lambda: c.merged_share() >= share, 90, each=c.check_processes)
+
+
+# ---- scenarios -----------------------------------------------------------------------------------------------
+def site_e2e_two_sites_train_an_epoch():
+    c = begin("two", {"a": WORDS, "b": WORDS + ["--throttle", 0.4]})
+    c.start_hub()
+    c.start_site("a")
+    c.start_site("b")
+    finish(c)
+    want("weights_reset" not in log_of(c, "a") + log_of(c, "b"), "weights were reset without a fault")
+    return c
+
+
+def floats(path):
+    with open(path, "rb") as f:
+        b = f.read()
+    n = struct.unpack("<Q", b[:8])[0]
+    out = {}
+    for k, v in json.loads(b[8:8 + n]).items():
+        if k != "__metadata__" and v["dtype"] == "F32":
+            lo, hi = v["data_offsets"]
+            out[k] = array.array("f", b[8 + n + lo:8 + n + hi])
+    return out
+
+
+def versions(c):
+    files = glob.glob(os.path.join(c.run_dir, "versions", "*.safetensors"))
+    return sorted(files, key=lambda p: int(os.path.basename(p).split(".")[0]))
+
+
+def site_W1_e2e_one_site_is_uninterrupted_training():
+    c = begin("one", {"a": WORDS}, {"outer.eta": 1, "outer.mu": 0, "outer.m_ref": 1, "outer.codec": "fp32",
+                                    "train.schedule": "constant", "train.lr": 0.001})
+    c.start_hub()
+    c.start_site("a")
+    finish(c)
+    central = os.path.join(c.out, "central")
+    c.call("train", "--central", "--data", c.data, "--model", MODEL, "--out", central, "--batch", 8, "--threads", 1,
+           "--schedule", "constant", "--warmup-tokens", 0, "--lr", 0.001, "--seed", 1)
+    files = versions(c)
+    want(len(files) > 3, "too few rounds for the comparison to mean anything")
+    first, last, alone = floats(files[0]), floats(files[-1]), floats(os.path.join(central, "model.safetensors"))
+    gap = way = 0.0
+    for k, v in alone.items():
+        for x, y, z in zip(last[k], v, first[k]):
+            gap += (x - y) ** 2
+            way += (y - z) ** 2
+    ratio = math.sqrt(gap / way)
+    print(f"  gap / way of training: {ratio:.2e}")
+    want(ratio <= 1e-5, f"the weights differ by {ratio:.2e} of the way they went")
+    return c
+
+
+def site_S2_e2e_killed_again_and_again():
+    c = begin("kill", {"a": SLOW, "b": SLOW})
+    c.start_hub()
+    c.start_site("a")
+    c.start_site("b")
+    for i in range(4):
+        merged(c, 0.1 + 0.15 * i)
+        time.sleep(0.3)
+        c.stop_site("a", signal.SIGKILL)
+        c.start_site("a")
+    finish(c)
+    want(log_of(c, "a").count("ev=restored") >= 3, "the site did not go on from its local checkpoint")
+    return c
+
+
+def site_S7_e2e_told_to_stop_and_started_again():
+    c = begin("stop", {"a": SLOW})
+    c.start_hub()
+    c.start_site("a")
+    merged(c, 0.2)
+    code = c.stop_site("a", signal.SIGTERM)
+    want(code == 0, f"SIGTERM ended the site with {code}")
+    s = c.status()
+    want(s["counts"]["leased"] == 0, f"{s['counts']['leased']} samples are leased after a clean stop")
+    want("result=OK" in log_of(c, "a"), "the close was not clean")
+    c.start_site("a")
+    merged(c, 0.5)
+    want(c.stop_site("a", signal.SIGUSR1) == 0, "SIGUSR1 is no clean stop")
+    c.start_site("a")
+    finish(c)
+    steps = [int(m) for m in re.findall(r"ev=restored steps=(\d+)", log_of(c, "a"))]
+    want(len(steps) == 2 and 0 < steps[0] < steps[1], f"restored at steps {steps}")
+    return c
+
+
+def site_e2e_hub_away_and_back():
+    c = begin("away", {"a": SLOW, "b": SLOW})
+    c.start_hub()
+    c.start_site("a")
+    c.start_site("b")
+    merged(c, 0.2)
+    c.kill_hub()
+    time.sleep(2)
+    want(all(p.poll() is None for p in c.sites.values()), "a site ended because the hub was away")
+    c.start_hub()
+    merged(c, 0.5)
+    c.kill_hub()
+    time.sleep(5)  # longer than the leases' time
+    c.start_hub()
+    finish(c)
+    log = log_of(c, "a")
+    want("ev=hub_unreachable" in log and "ev=hub_back" in log, "the log does not tell that the hub was away")
+    want(log.count("ev=hub_unreachable") <= 6, "the log tells it too often")
+    return c
+
+
+def site_e2e_waits_for_a_hub_that_is_not_there_yet():
+    c = begin("late", {"a": WORDS})
+    c.start_hub()
+    c.kill_hub()
+    c.start_site("a")
+    wait_for("the site to say that it waits", lambda: "hub_unreachable" in log_of(c, "a"), 20)
+    time.sleep(1)
+    want(c.sites["a"].poll() is None, "the site did not wait")
+    c.start_hub()
+    finish(c)
+    want(log_of(c, "a").count("ev=hub_unreachable") == 1, "the log tells it more than once")
+    return c
+
+
+def site_e2e_stops_while_it_waits_for_a_hub():
+    c = begin("never", {"a": WORDS})
+    c.url = "http://127.0.0.1:9"
+    c.start_site("a")
+    wait_for("the site to say that it waits", lambda: "hub_unreachable" in log_of(c, "a"), 20)
+    want(c.stop_site("a", signal.SIGTERM) == 0, "a stop while waiting is no failure")
+    return c
+
+
+def site_S9_e2e_a_twin_fences_the_first():
+    c = begin("twin", {"a": SLOW})
+    c.start_hub()
+    c.start_site("a")
+    merged(c, 0.1)
+    first = c.sites.pop("a")
+    twin = subprocess.run([PROGRAM, "site", "--hub", c.url, "--name", "a", "--data", c.data, "--state",
+                           os.path.join(c.out, "site-a"), *map(str, SLOW)], capture_output=True, text=True, check=False)
+    want(twin.returncode == 7, f"a second process in one state directory ended with {twin.returncode}, not BUSY")
+    want("Traceback" not in twin.stderr and "lock" in twin.stderr, f"it does not say why: {twin.stderr}")
+    c.site_words["a"] = SLOW + ["--state", os.path.join(c.out, "elsewhere")]
+    c.start_site("a")
+    wait_for("the first to stop", lambda: first.poll() is not None, 30)
+    want(first.returncode == 16, f"the first ended with {first.returncode}, not FENCED")
+    c.site_words["a"] = SLOW
+    finish(c)
+    return c
+
+
+def site_S2_e2e_a_damaged_checkpoint_is_told_and_survived():
+    c = begin("damage", {"a": SLOW})
+    c.start_hub()
+    c.start_site("a")
+    merged(c, 0.3)
+    c.stop_site("a", signal.SIGKILL)
+    path = os.path.join(c.out, "site-a", "checkpoint.safetensors")
+    with open(path, "r+b") as f:
+        f.seek(os.path.getsize(path) // 2)
+        f.write(b"\xff" * 64)
+    c.start_site("a")
+    finish(c)
+    want("ev=checkpoint_unusable" in log_of(c, "a"), "the damage is not told")
+    return c
+
+
+def site_e2e_other_data_is_refused():
+    c = begin("foreign", {"a": WORDS})
+    c.start_hub()
+    c.data = pack("other", 2)
+    c.start_site("a")
+    wait_for("the site to end", lambda: c.sites["a"].poll() is not None, 20)
+    want(c.sites.pop("a").returncode == 9, "other data than the run's is not refused with 9")
+    want("other data than the run" in log_of(c, "a"), "it does not say why")
+    return c
+
+
+SCENARIOS = [v for k, v in list(globals().items()) if k.startswith("site_")]
+
+
+def main():
+    failed = 0
+    for scenario in SCENARIOS:
+        name = scenario.__name__
+        if ONLY and ONLY not in name and ONLY not in "site.py":
+            continue
+        began = time.monotonic()
+        clusters = []
+        create = Cluster.__init__
+
+        def remember(self, *args, **kwargs):
+            clusters.append(self)
+            create(self, *args, **kwargs)
+
+        Cluster.__init__ = remember
+        try:
+            scenario()
+            print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        except Exception as e:  # every failure of a scenario is its result
+            failed += 1
+            if not isinstance(e, Failure):
+                traceback.print_exc()
+            for c in clusters:
+                for log in sorted(glob.glob(os.path.join(c.out, "*.log"))):
+                    with open(log, encoding="utf-8", errors="replace") as f:
+                        tail = f.read().splitlines()[-12:]
+                    print(f"    | {log}", *(f"    |   {line}" for line in tail), sep="\n")
+            print(f"FAIL {name}: {e}", flush=True)
+        finally:
+            Cluster.__init__ = create
+            for c in clusters:
+                c.clean()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
