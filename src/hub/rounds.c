@@ -93,10 +93,11 @@ static bool merge_due(struct hub *h) {
 time_ns hub_rounds_expiry(const struct hub *h) {
     if (!h->started || h->held || h->merge || ledger_deltas_staged(h->ledger) == 0) return TIME_NS_NEVER;
     time_ns due = TIME_NS_NEVER;
-    if (h->quorum_since != TIME_NS_NEVER) due = h->quorum_since + h->s.grace_ns;
-    if (h->retry_at != TIME_NS_NEVER && h->retry_at > h->now && (due < h->retry_at || due == TIME_NS_NEVER))
-        due = h->retry_at;
-    if (due <= h->now) due = TIME_NS_NEVER; /* only skips are staged: nothing becomes due by time */
+    const time_ns grace_end =
+        h->quorum_since != TIME_NS_NEVER ? h->quorum_since + h->s.grace_ns : TIME_NS_NEVER;
+    /* Only what is to come: a time that has passed without a merge (skips only) is no reason to spin. */
+    if (grace_end > h->now) due = grace_end;
+    if (h->retry_at > h->now && h->retry_at < due) due = h->retry_at;
     return due;
 }
 
