@@ -53,9 +53,10 @@ struct kernels {
      * padded. A's element (i,p) lies at a[i*rs + p*cs], B's (p,j) at b[p*ks + j*ns]. */
     void (*pack_a)(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k);
     void (*pack_b)(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n);
-    /* c[m][n] = add + A B over k; add may be c itself or NULL. */
-    void (*block)(size_t m, size_t n, size_t k, const float *a, const float *b, float *c,
-                  size_t ldc, const float *add, size_t ldadd);
+    /* c[m][n] = add + A B over k; add may be c itself or NULL. lda of 0: a is packed; else it is m
+     * rows lda apart, and its last m % mr rows lie packed in edge. */
+    void (*block)(size_t m, size_t n, size_t k, const float *a, size_t lda, const float *edge,
+                  const float *b, float *c, size_t ldc, const float *add, size_t ldadd);
 
     void (*rmsnorm)(float *y, float *rstd, const float *x, const float *w, size_t rows, size_t C,
                     float eps);

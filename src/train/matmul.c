@@ -4,7 +4,10 @@
  * How m and n are cut is free to follow the number of workers, since no sum crosses those cuts. */
 #include "train/matmul.h"
 
-enum { PACK_PANELS = 8 }; /* panels of B a packing chunk takes */
+enum {
+    PACK_PANELS = 8,       /* panels of B a packing chunk takes */
+    PACK_COLUMNS_MIN = 512 /* below as many columns, packing rows of A costs more than it brings */
+};
 
 struct job {
     const struct matmul *mm;
@@ -45,13 +48,17 @@ static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     if (n0 >= j->nc) return;
     size_t n = smaller(j->cols, j->nc - n0);
     float *pa = j->mm->pack_a + (size_t)worker * MATMUL_PACK_A;
-    if (j->form == MATMUL_TN)
+    bool direct = j->form != MATMUL_TN && n < PACK_COLUMNS_MIN;
+    size_t at = m0 * j->N + j->n0 + n0, lda = direct ? j->K : 0;
+    const float *add = j->k0 ? j->c + at : j->add ? j->add + at : NULL, *a = pa;
+    if (j->form == MATMUL_TN) {
         k->pack_a(pa, j->a + j->k0 * j->M + m0, 1, j->M, m, j->kc);
-    else
-        k->pack_a(pa, j->a + m0 * j->K + j->k0, j->K, 1, m, j->kc);
-    size_t at = m0 * j->N + j->n0 + n0;
-    const float *add = j->k0 ? j->c + at : j->add ? j->add + at : NULL;
-    k->block(m, n, j->kc, pa, j->mm->pack_b + n0 * j->kc, j->c + at, j->N, add, j->N);
+    } else {
+        size_t whole = direct ? m / k->mr * k->mr : 0; /* rows that stay where they are */
+        if (direct) a = j->a + m0 * j->K + j->k0;
+        if (whole < m) k->pack_a(pa, j->a + (m0 + whole) * j->K + j->k0, j->K, 1, m - whole, j->kc);
+    }
+    k->block(m, n, j->kc, a, lda, pa, j->mm->pack_b + n0 * j->kc, j->c + at, j->N, add, j->N);
 }
 
 /* About four chunks a worker, so that one that is late holds nobody up; blocks as large as fit. */

@@ -67,14 +67,26 @@ FORCE_INLINE void tile_finish(vf acc[MR][2], size_t m, size_t n, float *c, size_
     }
 }
 
-static void k_block(size_t m, size_t n, size_t k, const float *a, const float *b, float *c,
-                    size_t ldc, const float *add, size_t ldadd) {
+/* One tile's sums: A packed in panels (rs 1, cs MR) or rows as they lie in memory (cs 1). */
+FORCE_INLINE void block_tile(size_t m, size_t n, size_t k, const float *a, size_t rs, size_t cs,
+                             const float *b, float *c, size_t ldc, const float *add, size_t ldadd) {
+    vf acc[MR][2];
+    micro(k, a, rs, cs, b, NR, acc);
+    tile_finish(acc, m, n, c, ldc, add != NULL, add, ldadd);
+}
+
+static void k_block(size_t m, size_t n, size_t k, const float *a, size_t lda, const float *edge,
+                    const float *b, float *c, size_t ldc, const float *add, size_t ldadd) {
     for (size_t j = 0; j < n; j += NR) {
         for (size_t i = 0; i < m; i += MR) {
-            vf acc[MR][2];
-            micro(k, a + i * k, 1, MR, b + j * k, NR, acc);
-            tile_finish(acc, m - i, n - j, c + i * ldc + j, ldc, add != NULL,
-                        add ? add + i * ldadd + j : NULL, ldadd);
+            float *t = c + i * ldc + j;
+            const float *s = add ? add + i * ldadd + j : NULL, *p = b + j * k;
+            if (lda == 0)
+                block_tile(m - i, n - j, k, a + i * k, 1, MR, p, t, ldc, s, ldadd);
+            else if (m - i >= MR)
+                block_tile(MR, n - j, k, a + i * lda, lda, 1, p, t, ldc, s, ldadd);
+            else
+                block_tile(m - i, n - j, k, edge, 1, MR, p, t, ldc, s, ldadd);
         }
     }
 }
@@ -97,23 +109,24 @@ static void small_nn(size_t m, size_t n, size_t k, const float *a, size_t rs, si
     }
 }
 
-/* Copies W columns a step from k rows; the general case of both packs. */
+/* Panels of W columns, k steps each; element (p, j) comes from x[p*step_k + j*step_w]. Steps of the
+ * panel are written one after another, so that the stores are a stream. */
 FORCE_INLINE void pack_panels(float *dst, const float *x, size_t step_k, size_t step_w, size_t k,
                               size_t n, size_t W) {
     for (size_t j = 0; j < n; j += W, dst += k * W) {
         size_t w = n - j < W ? n - j : W;
         const float *src = x + j * step_w;
-        if (w < W) memset(dst, 0, k * W * sizeof(float));
-        if (step_w == 1) { /* columns lie side by side */
-            if (w == W)
-                for (size_t p = 0; p < k; p++)
-                    memcpy(dst + p * W, src + p * step_k, W * sizeof(float));
-            else
-                for (size_t p = 0; p < k; p++)
-                    memcpy(dst + p * W, src + p * step_k, w * sizeof(float));
+        if (w < W) {
+            memset(dst, 0, k * W * sizeof(float));
+            for (size_t p = 0; p < k; p++)
+                for (size_t c = 0; c < w; c++) dst[p * W + c] = src[p * step_k + c * step_w];
+        } else if (step_w == 1) {
+            for (size_t p = 0; p < k; p++) memcpy(dst + p * W, src + p * step_k, W * sizeof(float));
         } else {
-            for (size_t c = 0; c < w; c++)
-                for (size_t p = 0; p < k; p++) dst[p * W + c] = src[c * step_w + p * step_k];
+            for (size_t p = 0; p < k; p++) {
+#pragma GCC unroll 32
+                for (size_t c = 0; c < W; c++) dst[p * W + c] = src[p * step_k + c * step_w];
+            }
         }
     }
 }
