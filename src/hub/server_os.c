@@ -113,53 +113,90 @@ static void take_out(struct hub_server *s) {
     if (due < s->tick_at) pthread_cond_signal(&s->tick);
 }
 
-/* Waits until `seq` is durable, or what was decided is void. */
-static enum step_result wait_durable(struct hub_server *s, uint64_t seq, uint64_t generation) {
-    while (s->generation == generation && s->seq_durable < seq)
-        pthread_cond_wait(&s->durable, &s->lock);
-    if (s->generation == generation) return STEP_DONE; /* S1 */
-    return s->mode == SERVER_STOPPING ? STEP_STOPPING : STEP_FULL;
+/* ---- Waiting ----------------------------------------------------------------------------------------- */
+/* Called with the lock, returns without it. Each thread sleeps on its own: when a transaction is durable
+ * those it concerns wake once and need no lock any more. (One condition for all made every thread fight
+ * for the lock after every transaction: half of the time of a busy hub.) */
+static enum step_result wait_unlocking(struct hub_server *s, uint64_t seq) {
+    if (s->seq_durable >= seq) {
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        return STEP_DONE;
+    }
+    struct waiter w = {.seq = seq, .result = STEP_FULL};
+    CHECK(sem_init(&w.woken, 0, 0) == 0);
+    CHECK(s->waiters_last == NULL || s->waiters_last->seq <= seq);
+    if (s->waiters_last != NULL) s->waiters_last->next = &w;
+    else s->waiters_first = &w;
+    s->waiters_last = &w;
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    while (sem_wait(&w.woken) != 0) CHECK(errno == EINTR);
+    (void)sem_destroy(&w.woken);
+    return (enum step_result)w.result;
+}
+
+/* Takes those out whose records are durable; all, where `all`. Under the lock. */
+static struct waiter *take_waiters(struct hub_server *s, bool all) {
+    struct waiter *list = s->waiters_first, *last = NULL;
+    while (s->waiters_first != NULL && (all || s->waiters_first->seq <= s->seq_durable)) { /* S1 */
+        last = s->waiters_first;
+        s->waiters_first = last->next;
+    }
+    if (s->waiters_first == NULL) s->waiters_last = NULL;
+    if (last == NULL) return NULL;
+    last->next = NULL;
+    return list;
+}
+
+static void wake(struct waiter *list, enum step_result result) {
+    while (list != NULL) {
+        struct waiter *next = list->next; /* after the post the waiter is gone */
+        list->result = (int)result;
+        CHECK(sem_post(&list->woken) == 0);
+        list = next;
+    }
 }
 
 static bool changes_state(const struct hub_cmd *c) {
     return c->kind != HUB_CMD_REQUEST || c->request->kind != WIRE_OUTCOME;
 }
 
-static enum step_result step_locked(struct hub_server *s, const struct hub_cmd *cmd,
-                                    struct wire_answer *out_answer) {
-    if (s->mode == SERVER_STOPPING) return STEP_STOPPING;
-    if (s->mode == SERVER_FULL && changes_state(cmd)) return STEP_FULL;
+/* Called with the lock, returns without it. */
+static enum step_result step_unlocking(struct hub_server *s, const struct hub_cmd *cmd,
+                                       struct wire_answer *out_answer) {
+    enum step_result refused = s->mode == SERVER_STOPPING                         ? STEP_STOPPING
+                               : s->mode == SERVER_FULL && changes_state(cmd) ? STEP_FULL
+                                                                              : STEP_DONE;
+    if (refused != STEP_DONE) {
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        return refused;
+    }
     hub_step(s->hub, server_now(s), cmd, &s->out);
     take_out(s);
     if (out_answer != NULL) {
         memset(out_answer, 0, sizeof *out_answer);
         if (s->out.has_answer) *out_answer = s->out.answer;
     }
-    return wait_durable(s, s->seq_queued, s->generation);
+    return wait_unlocking(s, s->seq_queued);
 }
 
 enum step_result server_step(struct hub_server *s, const struct hub_cmd *cmd,
                              struct wire_answer *out_answer) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     s->times.requests++;
-    enum step_result r = step_locked(s, cmd, out_answer);
-    CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    return r;
+    return step_unlocking(s, cmd, out_answer);
 }
 
 enum step_result server_step_generation(struct hub_server *s, const struct hub_cmd *cmd,
                                         uint64_t generation) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    enum step_result r = s->generation == generation ? step_locked(s, cmd, NULL) : STEP_FULL;
+    if (s->generation == generation) return step_unlocking(s, cmd, NULL);
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    return r;
+    return STEP_FULL;
 }
 
 enum step_result server_settle(struct hub_server *s) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    enum step_result r = wait_durable(s, s->seq_queued, s->generation);
-    CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    return r;
+    return wait_unlocking(s, s->seq_queued);
 }
 
 pthread_mutex_t *server_stripe(struct hub_server *s, const struct id128 *did) {
@@ -210,7 +247,7 @@ static void rebuild_locked(struct hub_server *s) {
     s->seq_queued = s->seq_durable = journal_last_seq(s->journal);
     s->snapshot_ready = false;
     s->merge_ready = false;
-    pthread_cond_broadcast(&s->durable);
+    wake(take_waiters(s, true), s->mode == SERVER_STOPPING ? STEP_STOPPING : STEP_FULL);
 }
 
 static void enter_full(struct hub_server *s, const struct err *e) {
@@ -240,7 +277,10 @@ static void append_queue(struct hub_server *s, struct batch *b) {
     if (st == BRG_OK) {
         s->seq_durable += count;
         CHECK(s->seq_durable == journal_last_seq(s->journal)); /* S2 */
-        pthread_cond_broadcast(&s->durable);
+        struct waiter *ready = take_waiters(s, false);
+        pthread_mutex_unlock(&s->lock);
+        wake(ready, STEP_DONE);
+        CHECK(pthread_mutex_lock(&s->lock) == 0);
     } else if (status_class(st) == BRG_CLASS_FULL) {
         enter_full(s, &e);
     } else {
@@ -352,7 +392,6 @@ static void *tick_main(void *arg) {
 static void init_sync(struct hub_server *s) {
     CHECK(pthread_mutex_init(&s->lock, NULL) == 0);
     for (size_t i = 0; i < STRIPES; i++) CHECK(pthread_mutex_init(&s->stripes[i], NULL) == 0);
-    cond_init(&s->durable);
     cond_init(&s->work);
     cond_init(&s->tick);
     cond_init(&s->merge);

@@ -12,6 +12,7 @@
 #define HUB_SERVER_OS_H
 
 #include <pthread.h>
+#include <semaphore.h>
 
 #include "base/os.h"
 #include "hub/merge.h"
@@ -32,6 +33,13 @@ struct plan_job { /* a copy of hub_plan that no rebuild can pull away */
     uint64_t generation;
 };
 
+struct waiter { /* a thread whose answer is not durable yet; lies on its stack */
+    sem_t woken;
+    uint64_t seq;
+    int result; /* enum step_result */
+    struct waiter *next;
+};
+
 struct server_times { /* of the last rounds, for status */
     time_ns merge_began, merge_ns, publish_ns, head_since;
     uint64_t merges, merges_failed, full_times, requests, uploads_bytes;
@@ -49,7 +57,8 @@ struct hub_server {
     pthread_mutex_t stripes[STRIPES]; /* one upload or commit of a contribution at a time */
 
     pthread_mutex_t lock;
-    pthread_cond_t durable, work, tick, merge; /* all on CLOCK_MONOTONIC */
+    pthread_cond_t work, tick, merge; /* all on CLOCK_MONOTONIC */
+    struct waiter *waiters_first, *waiters_last; /* by seq */
     enum server_mode mode;
     struct hub *hub;
     struct hub_out out;
