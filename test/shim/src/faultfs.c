@@ -242,14 +242,13 @@ static void after_write(int fd, int sync)
 EXPORT ssize_t write(int fd, const void *data, size_t bytes)
 {
     int sync;
+    struct stat st;
+    /* Pipes and sockets go by without the lock: they may block for long, and a signal handler may
+     * write to one while its thread is in here. */
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return syscall(SYS_write, fd, data, bytes);
     pthread_mutex_lock(&lock);
     ssize_t n = before_write(fd, bytes, -1, &sync);
-    /* A pipe may block for long: only what is logged is written under the lock. */
-    struct stat st;
-    int file = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
-    if (!file) pthread_mutex_unlock(&lock);
     if (n >= 0) n = syscall(SYS_write, fd, data, (size_t)n);
-    if (!file) return n;
     after_write(fd, sync && n > 0);
     pthread_mutex_unlock(&lock);
     return n;
