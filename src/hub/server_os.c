@@ -347,8 +347,10 @@ static void *journal_main(void *arg) {
     buf_init(&b.bytes, RECORDS_BYTES_MAX);
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     for (;;) {
-        if (s->queue_count > 0) append_queue(s, &b);
-        else if (s->snapshot_ready && s->mode != SERVER_FULL) store_snapshot(s);
+        /* A due snapshot goes before more records: a busy hub's queue is never empty. */
+        bool due = s->snapshot_ready && s->seq_durable >= s->snapshot_seq;
+        if (due && s->mode != SERVER_FULL) store_snapshot(s);
+        else if (s->queue_count > 0) append_queue(s, &b);
         else if (s->mode == SERVER_STOPPING) break;
         else if (s->mode == SERVER_FULL) {
             cond_wait_until(&s->work, &s->lock, os_now() + NS_PER_S);
