@@ -445,6 +445,62 @@ TEST(site_S8_an_unknown_outcome_is_asked_for_and_the_same_contribution_goes_agai
     bench_free(b);
 }
 
+TEST(site_S8_after_a_restart_the_outcome_is_asked_for_first) {
+    struct bench *b = bench_ready();
+    steps(b, 3);
+    struct id128 did = cut(b)->c.did;
+    steps(b, 1);
+    AUTO_BUF struct buf saved = {.bytes_max = 1 << 20};
+    site_save(&b->core, &saved);
+    struct bench *c = bench_new();
+    struct err e;
+    assert_int_equal(site_load(&c->core, saved.data, saved.bytes_count, &e), BRG_OK);
+    version_here(c, 1);
+    assert_int_equal(site_duty(&c->core), SITE_DUTY_NONE); /* T5: is it in version 1? */
+    event(c, &(struct site_event){.kind = SITE_START});
+    expect(c, WIRE_OUTCOME);
+    outcome(c, OUTCOME_UNKNOWN, 0);
+    deliver(c);
+    expect(c, WIRE_JOIN); /* with the leases of the contribution: 101 (its rest is in use) and 102 */
+    assert_int_equal(c->core.control.request.u.join.resume_count, 2);
+    struct wire_answer *a = answer(c, WIRE_OK);
+    a->u.join.inc = 6;
+    a->u.join.round = round_at(0);
+    a->u.join.leases_count = 2;
+    a->u.join.leases[0] = (struct wire_lease_state){101, LEASE_KEPT, 20};
+    a->u.join.leases[1] = (struct wire_lease_state){102, LEASE_KEPT, 20};
+    deliver(c);
+    assert_true(c->core.uploading); /* the hub may have lost the bytes: all of it again */
+    event(c, &(struct site_event){.kind = SITE_UPLOADED, .did = did});
+    if (c->core.control.request.kind == WIRE_LEASE) nothing_to_lease(c);
+    expect(c, WIRE_COMMIT);
+    assert_true(id_equal(&c->core.control.request.u.commit.did, &did));
+    assert_int_equal(c->core.seg.samples, 4);
+    bench_free(b);
+    bench_free(c);
+}
+
+TEST(site_S8_committed_before_the_restart) {
+    struct bench *b = bench_ready();
+    steps(b, 3);
+    cut(b);
+    steps(b, 1);
+    AUTO_BUF struct buf saved = {.bytes_max = 1 << 20};
+    site_save(&b->core, &saved);
+    struct bench *c = bench_new();
+    struct err e;
+    assert_int_equal(site_load(&c->core, saved.data, saved.bytes_count, &e), BRG_OK);
+    event(c, &(struct site_event){.kind = SITE_START});
+    expect(c, WIRE_OUTCOME);
+    c->tok = 200;
+    staged_with_rest(c, 12, 8);
+    expect(c, WIRE_JOIN);
+    assert_int_equal(c->core.control.request.u.join.resume[0].tok, 201); /* under its new name */
+    assert_int_equal(c->core.control.request.u.join.resume[0].done, 4);
+    bench_free(b);
+    bench_free(c);
+}
+
 TEST(site_S9_fenced_means_stop) {
     struct bench *b = bench_ready();
     steps(b, 3);

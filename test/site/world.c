@@ -285,12 +285,18 @@ static void duties(struct world *w, struct member *m, uint32_t slot) {
     }
 }
 
-/* S3: what is between the subtraction base and the weights is exactly the segment. */
-static void content_check(const struct world *w, const struct member *m) {
+/* S3: what is between the subtraction base and the weights is exactly the segment. W2: the subtraction
+ * base is the version rebased on, less what is owed; counts are exact in fp32. */
+static void content_check(struct world *w, struct member *m) {
     const struct site_core *c = &m->core;
     if (!c->loaded || c->reset_due || w->o.codec != CODEC_FP32) return;
     double sum = 0;
-    for (uint64_t i = 0; i < w->weights; i++) sum += (double)m->theta[i] - (double)m->s[i];
+    float *owed = w->scratch;
+    sum_deltas(w, m, false, owed);
+    for (uint64_t i = 0; i < w->weights; i++) {
+        sum += (double)m->theta[i] - (double)m->s[i];
+        CHECK(m->s[i] == w->versions[c->base][i] - owed[i]); /* W2 */
+    }
     CHECK(sum == (double)(c->seg.samples - c->seg.skips_count)); /* S3 */
 }
 
