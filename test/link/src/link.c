@@ -256,7 +256,7 @@ static size_t window(int d)
 
 static double burst(int d)
 {
-    double bytes = dir[d].rate * 0.004; /* 4 ms: the loop may sleep that long under load */
+    double bytes = dir[d].rate * 0.02; /* 20 ms: the loop may sleep that long on a busy machine */
     return bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
 }
 
