@@ -82,8 +82,9 @@ static bool commit(struct member *m, const struct wire_lease *l) {
     c->parts[0] = (struct wire_part){.tok = l->tok, .nonce = l->nonce, .done = l->count};
     struct wire_answer a = ask(m, &r, true);
     if (a.code == WIRE_OK && a.u.commit.outcome == OUTCOME_STAGED) return true;
-    if (m->others++ == 0) fprintf(stderr, "%s: %s %s%s\n", m->name, wire_code_name(a.code), a.text,
-                                  a.code == WIRE_OK ? a.u.commit.reason : "");
+    if (m->others++ == 0)
+        fprintf(stderr, "%s: %s %s%s\n", m->name, wire_code_name(a.code), a.text,
+                a.code == WIRE_OK ? a.u.commit.reason : "");
     return false;
 }
 
@@ -122,8 +123,8 @@ int main(int argc, char **argv) {
     struct err e = {0};
     struct hub_server *s = NULL;
     uint64_t members = 256, rounds = 60, grants = 0, commits = 0, beats = 0;
-    if (argc < 2 || (argc > 2 && !parse_u64(argv[2], &members)) || (argc > 3 && !parse_u64(argv[3], &rounds)) ||
-        members == 0 || members > MEMBERS_MAX) {
+    if (argc < 2 || (argc > 2 && !parse_u64(argv[2], &members)) ||
+        (argc > 3 && !parse_u64(argv[3], &rounds)) || members == 0 || members > MEMBERS_MAX) {
         fprintf(stderr, "usage: bench/hub RUN [members] [rounds]\n");
         return BRG_E_USAGE;
     }
@@ -151,7 +152,8 @@ int main(int argc, char **argv) {
            (double)(grants + commits) / t);
     t = run_all(m, (uint32_t)members, 1000, true);
     for (uint64_t i = 0; i < members; i++) beats += m[i].beats;
-    printf("heartbeats %llu  %.2f s  %.0f a second\n", (unsigned long long)beats, t, (double)beats / t);
+    printf("heartbeats %llu  %.2f s  %.0f a second\n", (unsigned long long)beats, t,
+           (double)beats / t);
     mem_free(m);
     hub_server_close(s);
     return 0;

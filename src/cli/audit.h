@@ -12,11 +12,22 @@
 
 #include "base/base.h"
 
-enum { AUDIT_FINDINGS_MAX = 50, AUDIT_EPOCHS_MAX = 1000000, AUDIT_NAME_MAX = 48,
-       AUDIT_REASON_MAX = 24 };
+enum {
+    AUDIT_FINDINGS_MAX = 50,
+    AUDIT_EPOCHS_MAX = 1000000,
+    AUDIT_NAME_MAX = 48,
+    AUDIT_REASON_MAX = 24
+};
 
-enum audit_position { POS_AVAILABLE = 0, POS_LEASED, POS_STAGED, POS_MERGED, POS_SKIPPED,
-                      POS_QUARANTINED, POS_STATES };
+enum audit_position {
+    POS_AVAILABLE = 0,
+    POS_LEASED,
+    POS_STAGED,
+    POS_MERGED,
+    POS_SKIPPED,
+    POS_QUARANTINED,
+    POS_STATES
+};
 
 struct audit_run {
     uint64_t start, count;
@@ -90,8 +101,8 @@ struct audit {
     char (*reasons)[AUDIT_REASON_MAX];
     size_t reasons_count, reasons_cap;
     /* totals */
-    uint64_t grants, reclaimed, returned, shrunk, rejected, discarded, staged_ever, merges, rollbacks,
-        joins, leaves, samples_granted, samples_reclaimed;
+    uint64_t grants, reclaimed, returned, shrunk, rejected, discarded, staged_ever, merges,
+        rollbacks, joins, leaves, samples_granted, samples_reclaimed;
     /* the counting model's answer */
     uint64_t counted, doubled, lost;
     bool ledger_equal; /* the head checkpoint's ledger is the journal's at its end */
@@ -130,8 +141,8 @@ bool audit_is_ancestor(struct audit *a, uint64_t version); /* of the head, or th
 uint32_t audit_reason(struct audit *a, const char *text);
 
 /* audit_walk.c: one record. E_JOURNAL: not decodable, the walk ends. */
-enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body, size_t n,
-                             struct err *e) MUST_USE;
+enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body,
+                             size_t n, struct err *e) MUST_USE;
 /* audit_count.c: after the last record. */
 void audit_count(struct audit *a);
 

@@ -77,8 +77,10 @@ void audit_count(struct audit *a) {
         audit_epoch_counts(&a->epochs[i], counts);
         a->counted += covered[i];
         uint64_t recorded = counts[POS_MERGED] + counts[POS_SKIPPED];
-        if (a->epochs[i].sealed && covered[i] < a->positions) a->lost += a->positions - covered[i];
-        else if (covered[i] < recorded) a->lost += recorded - covered[i]; /* merged, but by nobody */
+        if (a->epochs[i].sealed && covered[i] < a->positions)
+            a->lost += a->positions - covered[i];
+        else if (covered[i] < recorded)
+            a->lost += recorded - covered[i]; /* merged, but by nobody */
     }
     mem_free(covered);
     mem_free(x.v);

@@ -30,15 +30,19 @@ static enum brg_status check_chain(struct audit *a, uint64_t seq, uint16_t kind,
     hasher_update(&h, body, n);
     a->chain = hasher_final(&h);
     if (chain_bytes == HASH_BYTES && memcmp(chain, a->chain.v, HASH_BYTES) == 0) return BRG_OK;
-    return err_set(e, BRG_E_JOURNAL, "record %" PRIu64 ": the hash chain is broken here: this record or "
-                   "one before it was altered or removed", seq);
+    return err_set(e, BRG_E_JOURNAL,
+                   "record %" PRIu64 ": the hash chain is broken here: this record or "
+                   "one before it was altered or removed",
+                   seq);
 }
 
-static enum brg_status take_row(struct audit *a, sqlite3_stmt *row, uint64_t expected, struct err *e) {
+static enum brg_status take_row(struct audit *a, sqlite3_stmt *row, uint64_t expected,
+                                struct err *e) {
     uint64_t seq = (uint64_t)sqlite3_column_int64(row, 0);
     int64_t kind = sqlite3_column_int64(row, 1);
     const void *body = sqlite3_column_blob(row, 2), *chain = sqlite3_column_blob(row, 3);
-    size_t n = (size_t)sqlite3_column_bytes(row, 2), chain_bytes = (size_t)sqlite3_column_bytes(row, 3);
+    size_t n = (size_t)sqlite3_column_bytes(row, 2),
+           chain_bytes = (size_t)sqlite3_column_bytes(row, 3);
     if (seq != expected)
         return err_set(e, BRG_E_JOURNAL, "record %" PRIu64 " is missing", expected);
     if (kind < 0 || kind > UINT16_MAX)
@@ -72,7 +76,8 @@ static enum brg_status read_rows(struct audit *a, sqlite3 *db, struct err *e) {
 static int open_read_only(const char *path, sqlite3 **db) {
     char uri[OS_PATH_MAX + 32], wal[OS_PATH_MAX + 8];
     int rc = sqlite3_open_v2(path, db, SQLITE_OPEN_READONLY, NULL);
-    if (rc == SQLITE_OK) rc = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_schema", NULL, NULL, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_schema", NULL, NULL, NULL);
     (void)snprintf(wal, sizeof wal, "%s-wal", path);
     if (rc == SQLITE_OK || os_file_bytes(wal) > 0) return rc;
     (void)sqlite3_close(*db);
@@ -87,9 +92,11 @@ enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *
     enum brg_status s = BRG_OK;
     os_path(path, run_dir, "journal.db");
     if (!os_exists(path))
-        return err_set(e, BRG_E_MISSING, "%s: there is no journal; give the directory of a run", path);
+        return err_set(e, BRG_E_MISSING, "%s: there is no journal; give the directory of a run",
+                       path);
     if (open_read_only(path, &db) != SQLITE_OK)
-        s = err_set(e, BRG_E_JOURNAL, "%s: %s", path, db != NULL ? sqlite3_errmsg(db) : "no memory");
+        s = err_set(e, BRG_E_JOURNAL, "%s: %s", path,
+                    db != NULL ? sqlite3_errmsg(db) : "no memory");
     if (s == BRG_OK) {
         (void)sqlite3_busy_timeout(db, BUSY_WAIT_MS);
         s = read_rows(a, db, e);
@@ -180,7 +187,8 @@ void audit_files(struct audit *a, const char *run_dir, bool all) {
     check_head(a, run_dir);
     if (!all) return;
     for (size_t i = 0; i < a->versions_count; i++) /* older ones may be gone by retention */
-        check_blob(a, run_dir, &a->versions[i].checkpoint, a->versions[i].version == a->head, "a checkpoint");
+        check_blob(a, run_dir, &a->versions[i].checkpoint, a->versions[i].version == a->head,
+                   "a checkpoint");
     for (size_t i = 0; i < a->deltas_count; i++) {
         const struct audit_delta *d = &a->deltas[i];
         if (d->bytes == 0 || (d->fate != FATE_STAGED && d->fate != FATE_MERGED)) continue;

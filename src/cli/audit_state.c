@@ -61,8 +61,10 @@ static size_t run_at(const struct audit_epoch *ep, uint64_t position) {
     size_t low = 0, high = ep->count;
     while (high - low > 1) {
         size_t mid = low + (high - low) / 2;
-        if (ep->runs[mid].start <= position) low = mid;
-        else high = mid;
+        if (ep->runs[mid].start <= position)
+            low = mid;
+        else
+            high = mid;
     }
     return low;
 }
@@ -100,10 +102,13 @@ static bool runs_alike(const struct audit_run *x, const struct audit_run *y) {
 void audit_runs_join(struct audit *a, uint32_t epoch, size_t first, size_t n) {
     struct audit_epoch *ep = &a->epochs[epoch];
     if (ep->count == 0) return;
-    size_t kept = first > 0 ? first - 1 : 0, end = first + n < ep->count ? first + n + 1 : ep->count;
+    size_t kept = first > 0 ? first - 1 : 0,
+           end = first + n < ep->count ? first + n + 1 : ep->count;
     for (size_t i = kept + 1; i < end; i++) {
-        if (runs_alike(&ep->runs[kept], &ep->runs[i])) ep->runs[kept].count += ep->runs[i].count;
-        else ep->runs[++kept] = ep->runs[i];
+        if (runs_alike(&ep->runs[kept], &ep->runs[i]))
+            ep->runs[kept].count += ep->runs[i].count;
+        else
+            ep->runs[++kept] = ep->runs[i];
     }
     memmove(&ep->runs[kept + 1], &ep->runs[end], (ep->count - end) * sizeof *ep->runs);
     ep->count -= end - kept - 1;
@@ -177,8 +182,10 @@ struct audit_lease *audit_lease_find(struct audit *a, uint64_t tok) {
     while (low < high) {
         size_t mid = low + (high - low) / 2;
         if (a->leases[mid].tok == tok) return &a->leases[mid];
-        if (a->leases[mid].tok < tok) low = mid + 1;
-        else high = mid;
+        if (a->leases[mid].tok < tok)
+            low = mid + 1;
+        else
+            high = mid;
     }
     return NULL;
 }
@@ -216,8 +223,10 @@ struct audit_version *audit_version_find(struct audit *a, uint64_t version) {
     while (low < high) {
         size_t mid = low + (high - low) / 2;
         if (a->versions[mid].version == version) return &a->versions[mid];
-        if (a->versions[mid].version < version) low = mid + 1;
-        else high = mid;
+        if (a->versions[mid].version < version)
+            low = mid + 1;
+        else
+            high = mid;
     }
     return NULL;
 }

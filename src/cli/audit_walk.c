@@ -16,17 +16,20 @@ static void change_range(struct audit *a, uint32_t epoch, uint64_t start, uint64
                          uint64_t argument) {
     size_t first, n = audit_runs_cut(a, epoch, start, count, &first);
     if (n == 0) {
-        audit_finding(a, "epoch %u has no positions [%llu, +%llu)", epoch, (unsigned long long)start,
-                      (unsigned long long)count);
+        audit_finding(a, "epoch %u has no positions [%llu, +%llu)", epoch,
+                      (unsigned long long)start, (unsigned long long)count);
         return;
     }
     for (size_t i = first; i < first + n; i++) {
         struct audit_run *r = &a->epochs[epoch].runs[i];
-        bool right = r->state == state && (state == POS_AVAILABLE || state == POS_QUARANTINED ||
-                                           r->owner == owner);
-        if (right) change(a, r, argument);
-        else audit_finding(a, "epoch %u, positions [%llu, +%llu) are in another state or another hand",
-                           epoch, (unsigned long long)r->start, (unsigned long long)r->count);
+        bool right = r->state == state &&
+                     (state == POS_AVAILABLE || state == POS_QUARANTINED || r->owner == owner);
+        if (right)
+            change(a, r, argument);
+        else
+            audit_finding(a,
+                          "epoch %u, positions [%llu, +%llu) are in another state or another hand",
+                          epoch, (unsigned long long)r->start, (unsigned long long)r->count);
     }
     audit_runs_join(a, epoch, first, n);
 }
@@ -62,10 +65,11 @@ static void change_lease(struct audit *a, const struct audit_lease *l, uint64_t 
                          run_change *change, uint64_t argument) {
     uint64_t at = 0;
     for (uint32_t i = 0; i < l->ranges_count; i++) {
-        uint64_t low = at > from ? at : from, end = at + l->ranges[i].count, high = end < to ? end : to;
+        uint64_t low = at > from ? at : from, end = at + l->ranges[i].count,
+                 high = end < to ? end : to;
         if (low < high)
-            change_range(a, l->epoch, l->ranges[i].start + (low - at), high - low, POS_LEASED, l->tok,
-                         change, argument);
+            change_range(a, l->epoch, l->ranges[i].start + (low - at), high - low, POS_LEASED,
+                         l->tok, change, argument);
         at = end;
     }
 }
@@ -73,9 +77,12 @@ static void change_lease(struct audit *a, const struct audit_lease *l, uint64_t 
 /* An ACTIVE lease by its token, or a finding. */
 static struct audit_lease *active(struct audit *a, uint64_t tok) {
     struct audit_lease *l = audit_lease_find(a, tok);
-    if (l == NULL) audit_finding(a, "lease %016llx was never given", (unsigned long long)tok);
-    else if (!l->active) audit_finding(a, "lease %016llx ended before", (unsigned long long)tok);
-    else return l;
+    if (l == NULL)
+        audit_finding(a, "lease %016llx was never given", (unsigned long long)tok);
+    else if (!l->active)
+        audit_finding(a, "lease %016llx ended before", (unsigned long long)tok);
+    else
+        return l;
     return NULL;
 }
 
@@ -85,12 +92,13 @@ static void check_member(struct audit *a, uint32_t site, uint32_t inc) {
         audit_finding(a, "site %u with incarnation %u is no member", site, inc);
 }
 
-static void end_leases(struct audit *a, struct reader *r, uint32_t count, uint32_t site, run_change *how,
-                       uint64_t argument) {
+static void end_leases(struct audit *a, struct reader *r, uint32_t count, uint32_t site,
+                       run_change *how, uint64_t argument) {
     for (uint32_t i = 0; i < count; i++) {
         struct audit_lease *l = active(a, get_u64(r));
         if (!r->ok || l == NULL) continue;
-        if (l->site != site) audit_finding(a, "lease %016llx is of another site", (unsigned long long)l->tok);
+        if (l->site != site)
+            audit_finding(a, "lease %016llx is of another site", (unsigned long long)l->tok);
         l->active = false;
         change_lease(a, l, 0, l->count, how, argument);
     }
@@ -98,9 +106,11 @@ static void end_leases(struct audit *a, struct reader *r, uint32_t count, uint32
 
 static void check_holds(struct audit *a, uint32_t site, uint64_t named) {
     uint64_t held = 0;
-    for (size_t i = 0; i < a->leases_count; i++) held += a->leases[i].active && a->leases[i].site == site;
-    if (held != named) audit_finding(a, "site %u holds %llu leases, the record names %llu", site,
-                                     (unsigned long long)held, (unsigned long long)named);
+    for (size_t i = 0; i < a->leases_count; i++)
+        held += a->leases[i].active && a->leases[i].site == site;
+    if (held != named)
+        audit_finding(a, "site %u holds %llu leases, the record names %llu", site,
+                      (unsigned long long)held, (unsigned long long)named);
 }
 
 /* ---- Decoding helpers ---------------------------------------------------------------------------------- */
@@ -150,7 +160,8 @@ static void walk_open(struct audit *a, struct reader *r) {
     v.bytes = get_u64(r);
     if (a->opened || !r->ok) return;
     a->opened = true;
-    a->versions = audit_push(a->versions, &a->versions_count, &a->versions_cap, sizeof *a->versions);
+    a->versions =
+        audit_push(a->versions, &a->versions_count, &a->versions_cap, sizeof *a->versions);
     a->versions[0] = v;
     a->version_next = 1;
     a->lease_next = 1;
@@ -172,14 +183,16 @@ static void walk_join(struct audit *a, struct reader *r) {
     if (!r->ok) return;
     if (site == a->sites_count + 1) {
         for (size_t i = 0; i < a->sites_count; i++)
-            if (strcmp(a->sites[i].name, name) == 0) audit_finding(a, "site '%s' has a number already", name);
+            if (strcmp(a->sites[i].name, name) == 0)
+                audit_finding(a, "site '%s' has a number already", name);
         a->sites = audit_push(a->sites, &a->sites_count, &a->sites_cap, sizeof *a->sites);
         memcpy(a->sites[site - 1].name, name, sizeof name);
     } else if (site == 0 || site > a->sites_count || strcmp(a->sites[site - 1].name, name) != 0) {
         audit_finding(a, "site %u is not '%s'", site, name);
         return;
     }
-    if (inc != a->sites[site - 1].inc + 1) audit_finding(a, "site %u: incarnation %u does not follow", site, inc);
+    if (inc != a->sites[site - 1].inc + 1)
+        audit_finding(a, "site %u: incarnation %u does not follow", site, inc);
     a->joins++;
     uint32_t kept = get_list(r, 16);
     struct reader first = *r;
@@ -212,7 +225,8 @@ static void walk_epoch(struct audit *a, struct reader *r) {
 /* A new lease in the table; tok must be the next of this term. */
 static struct audit_lease *lease_add(struct audit *a, uint64_t tok) {
     if (tok != ((uint64_t)a->term << 32 | a->lease_next))
-        audit_finding(a, "lease %016llx is not the next of term %u", (unsigned long long)tok, a->term);
+        audit_finding(a, "lease %016llx is not the next of term %u", (unsigned long long)tok,
+                      a->term);
     a->lease_next = (uint32_t)tok + 1;
     if (a->leases_count > 0 && a->leases[a->leases_count - 1].tok >= tok) {
         audit_finding(a, "lease %016llx comes twice", (unsigned long long)tok);
@@ -302,7 +316,8 @@ static void walk_reclaim(struct audit *a, struct reader *r) {
 /* ---- 7 STAGE ---------------------------------------------------------------------------------------------- */
 static void segment_add(struct audit_delta *d, uint32_t epoch, uint64_t start, uint64_t count,
                         bool skipped) {
-    d->segments = audit_push(d->segments, &d->segments_count, &d->segments_cap, sizeof *d->segments);
+    d->segments =
+        audit_push(d->segments, &d->segments_count, &d->segments_cap, sizeof *d->segments);
     d->segments[d->segments_count - 1] = (struct audit_segment){epoch, start, count, skipped};
 }
 
@@ -370,7 +385,8 @@ static size_t stage_parts(struct audit *a, struct reader *r, size_t delta, uint3
 static bool segment_skip(struct audit_delta *d, uint32_t epoch, uint64_t position) {
     for (size_t i = 0; i < d->segments_count; i++) {
         struct audit_segment s = d->segments[i];
-        if (s.epoch != epoch || s.skipped || position < s.start || position >= s.start + s.count) continue;
+        if (s.epoch != epoch || s.skipped || position < s.start || position >= s.start + s.count)
+            continue;
         d->segments[i] = (struct audit_segment){epoch, position, 1, true};
         if (position > s.start) segment_add(d, epoch, s.start, position - s.start, false);
         if (position + 1 < s.start + s.count)
@@ -395,9 +411,11 @@ static void stage_skips(struct audit *a, struct reader *r, size_t delta) {
         if (!get_str(r, reason, sizeof reason)) r->ok = false;
         if (!r->ok) return;
         if (segment_skip(&a->deltas[delta], epoch, position))
-            change_range(a, epoch, position, 1, POS_STAGED, delta, set_reason, audit_reason(a, reason));
+            change_range(a, epoch, position, 1, POS_STAGED, delta, set_reason,
+                         audit_reason(a, reason));
         else
-            audit_finding(a, "a skip at %llu is not among the done positions", (unsigned long long)position);
+            audit_finding(a, "a skip at %llu is not among the done positions",
+                          (unsigned long long)position);
     }
 }
 
@@ -435,8 +453,8 @@ static void walk_stage(struct audit *a, struct reader *r) {
     a->staged_ever++;
     check_member(a, d->site, d->inc);
     if (a->held) audit_finding(a, "a STAGE while the run is held");
-    if (!audit_is_ancestor(a, d->base)) audit_finding(a, "base %llu is not in the head's ancestry",
-                                                      (unsigned long long)d->base);
+    if (!audit_is_ancestor(a, d->base))
+        audit_finding(a, "base %llu is not in the head's ancestry", (unsigned long long)d->base);
     uint64_t done = 0, rest_tok = 0, rest_nonce = 0;
     size_t last = stage_parts(a, r, delta, count, &done);
     stage_skips(a, r, delta);
@@ -446,8 +464,10 @@ static void walk_stage(struct audit *a, struct reader *r) {
         rest_nonce = get_u64(r);
     }
     if (!r->ok || last == SIZE_MAX) return;
-    if (has_rest && done >= a->leases[last].count) audit_finding(a, "there is no rest to go on with");
-    else if (has_rest) stage_rest(a, last, done, rest_tok, rest_nonce);
+    if (has_rest && done >= a->leases[last].count)
+        audit_finding(a, "there is no rest to go on with");
+    else if (has_rest)
+        stage_rest(a, last, done, rest_tok, rest_nonce);
     else if (a->leases[last].active)
         change_lease(a, &a->leases[last], done, a->leases[last].count, set_available, 0);
     a->leases[last].active = false;
@@ -478,8 +498,8 @@ static void walk_reject(struct audit *a, struct reader *r) {
 static void free_segments(struct audit *a, size_t delta) {
     const struct audit_delta *d = &a->deltas[delta];
     for (size_t i = 0; i < d->segments_count; i++)
-        change_range(a, d->segments[i].epoch, d->segments[i].start, d->segments[i].count, POS_STAGED,
-                     delta, set_available, 0);
+        change_range(a, d->segments[i].epoch, d->segments[i].start, d->segments[i].count,
+                     POS_STAGED, delta, set_available, 0);
 }
 
 static void walk_discard(struct audit *a, struct reader *r) {
@@ -522,8 +542,8 @@ static void merge_part(struct audit *a, struct audit_version *v, const struct id
     d->fate = FATE_MERGED;
     d->version = v->version;
     for (size_t i = 0; i < d->segments_count; i++)
-        change_range(a, d->segments[i].epoch, d->segments[i].start, d->segments[i].count, POS_STAGED,
-                     (size_t)(d - a->deltas), set_merged, v->version);
+        change_range(a, d->segments[i].epoch, d->segments[i].start, d->segments[i].count,
+                     POS_STAGED, (size_t)(d - a->deltas), set_merged, v->version);
 }
 
 static void check_ledger(struct audit *a, const struct hash *wanted) {
@@ -531,7 +551,8 @@ static void check_ledger(struct audit *a, const struct hash *wanted) {
     buf_init(&b, (size_t)1 << 30);
     audit_ledger(a, &b);
     struct hash h = hash_of(b.data, b.bytes_count);
-    if (!hash_equal(&h, wanted)) audit_finding(a, "the ledger's hash is not the one of these records");
+    if (!hash_equal(&h, wanted))
+        audit_finding(a, "the ledger's hash is not the one of these records");
     buf_fini(&b);
 }
 
@@ -547,10 +568,10 @@ static void walk_merge(struct audit *a, struct reader *r) {
     uint32_t count = get_list(r, 4096);
     const struct audit_version *parent = audit_version_find(a, v.parent);
     if (!r->ok) return;
-    if (v.version != a->version_next) audit_finding(a, "version %llu is not the next one",
-                                                    (unsigned long long)v.version);
-    if (v.parent != a->head || parent == NULL) audit_finding(a, "parent %llu is not the head",
-                                                             (unsigned long long)v.parent);
+    if (v.version != a->version_next)
+        audit_finding(a, "version %llu is not the next one", (unsigned long long)v.version);
+    if (v.parent != a->head || parent == NULL)
+        audit_finding(a, "parent %llu is not the head", (unsigned long long)v.parent);
     if (a->held) audit_finding(a, "a MERGE while the run is held");
     if (v.version < a->version_next) {
         r->p = r->end;
@@ -565,7 +586,8 @@ static void walk_merge(struct audit *a, struct reader *r) {
         if (r->ok) merge_part(a, &v, &did);
     }
     if (v.tokens != tokens_after) audit_finding(a, "tokens after the merge do not add up");
-    a->versions = audit_push(a->versions, &a->versions_count, &a->versions_cap, sizeof *a->versions);
+    a->versions =
+        audit_push(a->versions, &a->versions_count, &a->versions_cap, sizeof *a->versions);
     a->versions[a->versions_count - 1] = v;
     a->head = v.version;
     a->version_next = v.version + 1;
@@ -585,16 +607,19 @@ static void walk_seal(struct audit *a, struct reader *r) {
     }
     struct audit_epoch *ep = &a->epochs[epoch];
     audit_epoch_counts(ep, counts);
-    if (counts[POS_MERGED] != merged || counts[POS_SKIPPED] != skipped || merged + skipped != a->positions)
-        audit_finding(a, "the seal of epoch %u counts %llu merged, %llu skipped; it is %llu, %llu of %llu",
-                      epoch, (unsigned long long)merged, (unsigned long long)skipped,
-                      (unsigned long long)counts[POS_MERGED], (unsigned long long)counts[POS_SKIPPED],
-                      (unsigned long long)a->positions);
+    if (counts[POS_MERGED] != merged || counts[POS_SKIPPED] != skipped ||
+        merged + skipped != a->positions)
+        audit_finding(
+            a, "the seal of epoch %u counts %llu merged, %llu skipped; it is %llu, %llu of %llu",
+            epoch, (unsigned long long)merged, (unsigned long long)skipped,
+            (unsigned long long)counts[POS_MERGED], (unsigned long long)counts[POS_SKIPPED],
+            (unsigned long long)a->positions);
     struct buf b;
     buf_init(&b, (size_t)1 << 30);
     audit_epoch_ledger(a, ep, &b);
     struct hash h = hash_of(b.data, b.bytes_count);
-    if (!hash_equal(&h, &digest)) audit_finding(a, "the seal's digest is not the one of these records");
+    if (!hash_equal(&h, &digest))
+        audit_finding(a, "the seal's digest is not the one of these records");
     buf_fini(&b);
     ep->sealed = true;
 }
@@ -630,9 +655,10 @@ static void walk_rollback(struct audit *a, struct reader *r) {
     uint64_t version = get_u64(r), next = get_u64(r);
     uint32_t term = get_u32(r);
     if (!r->ok) return;
-    if (!audit_is_ancestor(a, version)) audit_finding(a, "version %llu is not in the head's ancestry",
-                                                      (unsigned long long)version);
-    if (next < a->version_next || term < a->term) audit_finding(a, "a rollback may not go back in numbers");
+    if (!audit_is_ancestor(a, version))
+        audit_finding(a, "version %llu is not in the head's ancestry", (unsigned long long)version);
+    if (next < a->version_next || term < a->term)
+        audit_finding(a, "a rollback may not go back in numbers");
     for (size_t i = 0; i < a->leases_count; i++) {
         if (!a->leases[i].active) continue;
         a->leases[i].active = false;
@@ -681,12 +707,12 @@ static void walk_hold(struct audit *a, struct reader *r) {
     a->held = true;
 }
 
-enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body, size_t n,
-                             struct err *e) {
+enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body,
+                             size_t n, struct err *e) {
     static void (*const walks[])(struct audit *, struct reader *) = {
-        NULL,         walk_open,    walk_term,  walk_join, walk_epoch, walk_grant,    walk_reclaim,
-        walk_stage,   walk_reject,  walk_discard, walk_merge, walk_seal, walk_leave,  walk_rollback,
-        walk_quarantine, walk_hold};
+        NULL,         walk_open,     walk_term,       walk_join,    walk_epoch, walk_grant,
+        walk_reclaim, walk_stage,    walk_reject,     walk_discard, walk_merge, walk_seal,
+        walk_leave,   walk_rollback, walk_quarantine, walk_hold};
     struct reader r = reader_of(body, n);
     a->seq = seq;
     (void)get_u64(&r); /* wall clock: for people */

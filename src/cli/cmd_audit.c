@@ -16,11 +16,14 @@ static const char HELP[] =
     "  --json    the summary as one JSON object\n"
     "  --blobs   also read every checkpoint and contribution and compare hashes\n"
     "\n"
-    "Reads RUN/journal.db with code that shares nothing with the hub; the hub may be running. Ends with\n"
-    "status 0 where every condition of docs/journal.md holds, nothing is doubled and nothing is lost;\n"
+    "Reads RUN/journal.db with code that shares nothing with the hub; the hub may be running. Ends "
+    "with\n"
+    "status 0 where every condition of docs/journal.md holds, nothing is doubled and nothing is "
+    "lost;\n"
     "17 (E_AUDIT) where not; 18 (E_JOURNAL) where the journal is damaged.\n";
 
-static void print_json(const struct audit *a, const uint64_t counts[POS_STATES], bool all, bool good) {
+static void print_json(const struct audit *a, const uint64_t counts[POS_STATES], bool all,
+                       bool good) {
     struct buf b;
     bool first = true;
     uint64_t sealed = 0;
@@ -78,7 +81,8 @@ static void row(const char *name, uint64_t value) {
     printf("%-12s %llu\n", name, (unsigned long long)value);
 }
 
-static void print_text(const struct audit *a, const uint64_t counts[POS_STATES], bool all, bool good) {
+static void print_text(const struct audit *a, const uint64_t counts[POS_STATES], bool all,
+                       bool good) {
     char hex[HASH_HEX_BYTES];
     hash_hex(&a->chain, hex);
     row("records", a->seq);
@@ -103,7 +107,8 @@ static void print_text(const struct audit *a, const uint64_t counts[POS_STATES],
     for (uint64_t i = 0; i < a->findings_count && i < AUDIT_FINDINGS_MAX; i++)
         printf("problem      %s\n", a->findings[i]);
     if (a->findings_count > AUDIT_FINDINGS_MAX)
-        printf("problem      and %llu more\n", (unsigned long long)(a->findings_count - AUDIT_FINDINGS_MAX));
+        printf("problem      and %llu more\n",
+               (unsigned long long)(a->findings_count - AUDIT_FINDINGS_MAX));
     printf("%s\n", good ? "good: nothing is doubled, nothing is lost" : "NOT good");
 }
 
@@ -121,14 +126,18 @@ static int audit_run(const char *run, bool json, bool blobs) {
         audit_files(a, run, blobs);
         audit_counts(a, counts);
         bool good = a->findings_count == 0 && a->doubled == 0 && a->lost == 0;
-        if (json) print_json(a, counts, blobs, good);
-        else print_text(a, counts, blobs, good);
+        if (json)
+            print_json(a, counts, blobs, good);
+        else
+            print_text(a, counts, blobs, good);
         status = good ? 0 : BRG_E_AUDIT;
         if (!good)
-            fprintf(stderr, "beringia audit: %s: %llu positions doubled, %llu lost, %llu problems; keep the "
-                            "run directory as it is and see docs/operating.md\n", run,
-                    (unsigned long long)a->doubled, (unsigned long long)a->lost,
-                    (unsigned long long)a->findings_count);
+            fprintf(
+                stderr,
+                "beringia audit: %s: %llu positions doubled, %llu lost, %llu problems; keep the "
+                "run directory as it is and see docs/operating.md\n",
+                run, (unsigned long long)a->doubled, (unsigned long long)a->lost,
+                (unsigned long long)a->findings_count);
     }
     audit_fini(a);
     mem_free(a);

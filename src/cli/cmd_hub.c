@@ -12,7 +12,8 @@
 #include "hub/server.h"
 
 static const char HELP[] =
-    "beringia hub - keep a run: give out leases, take contributions in, merge them, serve versions\n"
+    "beringia hub - keep a run: give out leases, take contributions in, merge them, serve "
+    "versions\n"
     "\n"
     "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL]\n"
     "  beringia hub replay RUN [--json]      read the journal again and prove every version\n"
@@ -20,7 +21,8 @@ static const char HELP[] =
     "  --listen HOST:PORT  instead of hub.listen in RUN/run.yaml; port 0 takes a free one\n"
     "  --log-level LEVEL   error, warn, info (default), debug, trace\n"
     "\n"
-    "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after any\n"
+    "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after "
+    "any\n"
     "other end start it again: nothing that was answered is lost.\n";
 
 enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_HELP };
@@ -50,8 +52,10 @@ static int serve(const char *run, const char *listen) {
     struct hub_server_options o = {.run_dir = run, .listen = listen};
     enum brg_status st = BRG_OK;
     if (!os_exists(os_path(path, run, "run.json")))
-        st = err_set(&e, BRG_E_MISSING, "%s: is no run directory (there is no run.json); make one with "
-                     "`beringia init`", run);
+        st = err_set(&e, BRG_E_MISSING,
+                     "%s: is no run directory (there is no run.json); make one with "
+                     "`beringia init`",
+                     run);
     if (st == BRG_OK) st = os_lock(os_path(path, run, "lock"), &lock, &e);
     if (st == BRG_OK) st = hub_server_open(&o, &s, &e);
     if (st == BRG_OK) st = write_hub_json(run, hub_server_url(s), &e);
@@ -77,7 +81,8 @@ int cmd_hub(int argc, char **argv) {
         case OPT_LISTEN: listen = optarg; break;
         case OPT_LEVEL:
             if (!log_level_parse(optarg, &level))
-                return cli_usage("hub", "--log-level wants error, warn, info, debug or trace, not", optarg);
+                return cli_usage("hub", "--log-level wants error, warn, info, debug or trace, not",
+                                 optarg);
             break;
         case 'h':
         case OPT_HELP: fputs(HELP, stdout); return 0;

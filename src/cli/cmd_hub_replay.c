@@ -28,7 +28,8 @@ static const char HELP[] =
     "  --from V  begin with the stored checkpoint of version V instead of version 0\n"
     "  --json    the result as one JSON object\n"
     "\n"
-    "Needs the contributions (RUN/blobs) and room for three checkpoints in RUN. The hub must be stopped.\n"
+    "Needs the contributions (RUN/blobs) and room for three checkpoints in RUN. The hub must be "
+    "stopped.\n"
     "Status 0: every version has the recorded bytes. 17 (E_AUDIT): one has not. 25 (E_CORRUPT), 4\n"
     "(E_MISSING): a stored file is damaged or gone.\n";
 
@@ -66,21 +67,24 @@ static enum brg_status parent_path(struct replay *x, uint64_t version, char out[
     if (v == NULL) return err_set(e, BRG_E_JOURNAL, "version %" PRIu64 " is unknown", version);
     blobs_path(x->blobs, &v->checkpoint, out);
     if (!os_exists(out))
-        return err_set(e, BRG_E_MISSING, "%s: the checkpoint of version %" PRIu64 " is gone; give --from "
-                       "with a version that is kept", out, version);
+        return err_set(e, BRG_E_MISSING,
+                       "%s: the checkpoint of version %" PRIu64 " is gone; give --from "
+                       "with a version that is kept",
+                       out, version);
     return blobs_verify(x->blobs, &v->checkpoint, e);
 }
 
 /* ---- One version ---------------------------------------------------------------------------------------- */
-static enum brg_status take_parts(struct replay *x, const struct record_merge *m, struct merge_part *parts,
-                                  double *weight, size_t *out_count, struct err *e) {
+static enum brg_status take_parts(struct replay *x, const struct record_merge *m,
+                                  struct merge_part *parts, double *weight, size_t *out_count,
+                                  struct err *e) {
     size_t count = 0;
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct audit_delta *d = audit_delta_find(&x->audit, &m->parts[i].did);
         if (d == NULL) return err_set(e, BRG_E_JOURNAL, "a merged contribution was never staged");
         if (d->tokens == 0) continue;
-        parts[count].part = (struct outer_part){.site = d->site, .tokens = d->tokens, .steps = d->steps,
-                                                .late = m->parts[i].late};
+        parts[count].part = (struct outer_part){
+            .site = d->site, .tokens = d->tokens, .steps = d->steps, .late = m->parts[i].late};
         parts[count].blob = d->blob;
         blobs_path(x->blobs, &d->blob, parts[count].path);
         weight[count++] = m->parts[i].weight;
@@ -89,9 +93,9 @@ static enum brg_status take_parts(struct replay *x, const struct record_merge *m
     return BRG_OK;
 }
 
-static enum brg_status merge_again(struct replay *x, const struct record_merge *m, const char *parent,
-                                   const char *out_path, struct hash *out_file, struct hash *out_theta,
-                                   struct err *e) {
+static enum brg_status merge_again(struct replay *x, const struct record_merge *m,
+                                   const char *parent, const char *out_path, struct hash *out_file,
+                                   struct hash *out_theta, struct err *e) {
     struct checkpoint c;
     struct buf ledger;
     uint64_t bytes = 0;
@@ -104,15 +108,28 @@ static enum brg_status merge_again(struct replay *x, const struct record_merge *
     TRY(checkpoint_open(parent, &c, e));
     buf_init(&ledger, (size_t)1 << 30);
     audit_ledger(&x->audit, &ledger);
-    struct merge_job job = {.parent_path = parent, .out_path = out_path, .weight = weight, .parts = parts,
-                            .parts_count = count, .threads = 2};
-    job.params = (struct outer_params){.eta_r = m->eta_r, .mu_r = m->mu_r, .kappa_r = m->kappa_r,
-                                       .phi = m->phi, .meff = m->meff, .sbar = m->sbar,
-                                       .tokens_fresh = m->tokens_fresh, .tokens_late = m->tokens_late};
-    job.head = (struct checkpoint_head){.table = &c.table, .model_json = x->dir.model_json,
-                                        .run = x->dir.facts.run, .version = m->version,
-                                        .parent = m->parent, .tokens = m->tokens_after,
-                                        .ledger = ledger.data, .ledger_bytes = ledger.bytes_count};
+    struct merge_job job = {.parent_path = parent,
+                            .out_path = out_path,
+                            .weight = weight,
+                            .parts = parts,
+                            .parts_count = count,
+                            .threads = 2};
+    job.params = (struct outer_params){.eta_r = m->eta_r,
+                                       .mu_r = m->mu_r,
+                                       .kappa_r = m->kappa_r,
+                                       .phi = m->phi,
+                                       .meff = m->meff,
+                                       .sbar = m->sbar,
+                                       .tokens_fresh = m->tokens_fresh,
+                                       .tokens_late = m->tokens_late};
+    job.head = (struct checkpoint_head){.table = &c.table,
+                                        .model_json = x->dir.model_json,
+                                        .run = x->dir.facts.run,
+                                        .version = m->version,
+                                        .parent = m->parent,
+                                        .tokens = m->tokens_after,
+                                        .ledger = ledger.data,
+                                        .ledger_bytes = ledger.bytes_count};
     enum brg_status s = merge_run(&job, out_file, &bytes, out_theta, &bad, e);
     buf_fini(&ledger);
     checkpoint_fini(&c);
@@ -192,7 +209,8 @@ static enum brg_status replay_all(struct replay *x, struct journal *j, struct ha
     struct hash again = hub_digest(restarted);
     hub_destroy(restarted);
     if (!hash_equal(&again, out_digest))
-        return err_set(e, BRG_E_AUDIT, "snapshot and tail give another state than all records; report this "
+        return err_set(e, BRG_E_AUDIT,
+                       "snapshot and tail give another state than all records; report this "
                        "with the run directory");
     return BRG_OK;
 }
@@ -205,12 +223,13 @@ static void tell(const struct replay *x, const struct hash *digest, bool json) {
     if (json) {
         printf("{\"equal\":%s,\"records\":%" PRIu64 ",\"versions\":%" PRIu64 ",\"unequal\":%" PRIu64
                ",\"head\":%" PRIu64 ",\"digest\":\"%s\",\"theta\":\"%s\"}\n",
-               x->unequal == 0 ? "true" : "false", a->seq, x->versions, x->unequal, a->head, digest_hex,
-               theta_hex);
+               x->unequal == 0 ? "true" : "false", a->seq, x->versions, x->unequal, a->head,
+               digest_hex, theta_hex);
         return;
     }
-    printf("records   %" PRIu64 "\nversions  %" PRIu64 " merged again, %" PRIu64 " differ\nhead      %" PRIu64
-           "\ntheta     %s\ndigest    %s\n", a->seq, x->versions, x->unequal, a->head, theta_hex, digest_hex);
+    printf("records   %" PRIu64 "\nversions  %" PRIu64 " merged again, %" PRIu64
+           " differ\nhead      %" PRIu64 "\ntheta     %s\ndigest    %s\n",
+           a->seq, x->versions, x->unequal, a->head, theta_hex, digest_hex);
 }
 
 static int replay_run(const char *run, uint64_t from, bool json) {
@@ -227,7 +246,8 @@ static int replay_run(const char *run, uint64_t from, bool json) {
     if (s == BRG_OK) s = replay_all(x, j, &digest, &e);
     if (s == BRG_OK) tell(x, &digest, json);
     if (s == BRG_OK && x->unequal > 0)
-        s = err_set(&e, BRG_E_AUDIT, "%s: version %" PRIu64 " is the first that the records do not give", run,
+        s = err_set(&e, BRG_E_AUDIT,
+                    "%s: version %" PRIu64 " is the first that the records do not give", run,
                     x->first_unequal);
     journal_close(j);
     if (x->blobs != NULL) blobs_close(x->blobs);
@@ -249,7 +269,8 @@ int cmd_hub_replay(int argc, char **argv) {
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
         case OPT_FROM:
-            if (!parse_u64(optarg, &from)) return cli_usage("hub replay", "--from wants a version, not", optarg);
+            if (!parse_u64(optarg, &from))
+                return cli_usage("hub replay", "--from wants a version, not", optarg);
             break;
         case OPT_JSON: json = true; break;
         case 'h':

@@ -30,7 +30,8 @@ static const char HELP[] =
     "  --config FILE       settings as YAML; the made RUN/run.yaml lists all keys\n"
     "  --set KEY=VALUE     one setting, for example outer.steps=100; may come often\n"
     "\n"
-    "RUN must be absent or empty. Edit RUN/run.yaml before beringia hub RUN, not the data or model.\n";
+    "RUN must be absent or empty. Edit RUN/run.yaml before beringia hub RUN, not the data or "
+    "model.\n";
 
 enum { SETS_MAX = 128 };
 struct init {
@@ -70,12 +71,16 @@ static void model_path(const char *model, char out[OS_PATH_MAX]) {
 static enum brg_status check_fit(const struct init *x, const char *path, struct err *e) {
     uint32_t vocab = data_vocab(x->dataset), seq_len = data_seq_len(x->dataset);
     if (x->m.vocab_size < vocab || x->m.vocab_size - vocab >= 1024)
-        return err_set(e, BRG_E_TOKENIZER, "%s: vocab_size is %u, the data's tokenizer has %u ids; set "
+        return err_set(e, BRG_E_TOKENIZER,
+                       "%s: vocab_size is %u, the data's tokenizer has %u ids; set "
                        "vocab_size to %u (up to 1023 more, as padding), or pack with the model's "
-                       "tokenizer", path, x->m.vocab_size, vocab, vocab);
+                       "tokenizer",
+                       path, x->m.vocab_size, vocab, vocab);
     if (x->m.max_position_embeddings < seq_len)
-        return err_set(e, BRG_E_MODEL, "%s: max_position_embeddings is %u, the data has sequences of %u; "
-                       "pack with a smaller --seq-len", path, x->m.max_position_embeddings, seq_len);
+        return err_set(e, BRG_E_MODEL,
+                       "%s: max_position_embeddings is %u, the data has sequences of %u; "
+                       "pack with a smaller --seq-len",
+                       path, x->m.max_position_embeddings, seq_len);
     if (data_samples(x->dataset) == 0)
         return err_set(e, BRG_E_MANIFEST, "%s: has no training sample; pack more text", x->data);
     return BRG_OK;
@@ -89,7 +94,7 @@ static enum brg_status load_inputs(struct init *x, struct err *e) {
     model_path(x->model, path);
     TRY(model_config_load(path, &x->m, e));
     TRY(check_fit(x, path, e));
-    buf_init(&x->model_json, sizeof ((struct wire_run *)0)->model_json - 1);
+    buf_init(&x->model_json, sizeof((struct wire_run *)0)->model_json - 1);
     model_config_json(&x->m, &x->model_json);
     CHECK(!x->model_json.overflow);
     model_tensors(&x->m, &t);
@@ -127,8 +132,10 @@ static enum brg_status write_version(struct init *x, const float *theta, const c
     buf_init(&ledger_bytes, 4096);
     ledger_checkpoint_encode(ledger, 0, false, &ledger_bytes);
     ledger_destroy(ledger);
-    struct checkpoint_head head = {.table = &table, .model_json = buf_cstr(&x->model_json),
-                                   .run = x->facts.run, .ledger = ledger_bytes.data,
+    struct checkpoint_head head = {.table = &table,
+                                   .model_json = buf_cstr(&x->model_json),
+                                   .run = x->facts.run,
+                                   .ledger = ledger_bytes.data,
                                    .ledger_bytes = ledger_bytes.bytes_count};
     AUTO_FREE float *zero = mem_alloc(CHUNK, sizeof *zero);
     uint64_t count = x->facts.parameters;
@@ -139,8 +146,10 @@ static enum brg_status write_version(struct init *x, const float *theta, const c
         s = checkpoint_write_theta(w, theta + at, n, e);
         if (s == BRG_OK) s = checkpoint_write_m(w, zero, n, e);
     }
-    if (s == BRG_OK) s = checkpoint_writer_finish(w, &x->checkpoint, &x->bytes, &x->theta, e);
-    else if (open) checkpoint_writer_abort(w);
+    if (s == BRG_OK)
+        s = checkpoint_writer_finish(w, &x->checkpoint, &x->bytes, &x->theta, e);
+    else if (open)
+        checkpoint_writer_abort(w);
     tensors_fini(&table);
     buf_fini(&ledger_bytes);
     return s;
@@ -151,11 +160,14 @@ static enum brg_status make_version(struct init *x, struct err *e) {
     struct blobs *blobs = NULL;
     AUTO_FREE float *theta = try_mem_alloc(x->facts.parameters, sizeof *theta);
     if (theta == NULL)
-        return err_set(e, BRG_E_MEMORY, "%llu parameters do not fit into memory here; make the run on a "
+        return err_set(e, BRG_E_MEMORY,
+                       "%llu parameters do not fit into memory here; make the run on a "
                        "larger machine, the hub itself needs little",
                        (unsigned long long)x->facts.parameters);
-    if (x->weights != NULL) TRY(model_load_weights(x->weights, &x->m, theta, e));
-    else model_init(&x->m, x->seed, theta);
+    if (x->weights != NULL)
+        TRY(model_load_weights(x->weights, &x->m, theta, e));
+    else
+        model_init(&x->m, x->seed, theta);
     TRY(blobs_open(x->dir, &blobs, e));
     enum brg_status s = write_version(x, theta, os_path(path, x->dir, "incoming/version-0.tmp"), e);
     if (s == BRG_OK) s = blobs_adopt(blobs, path, &x->checkpoint, e);
@@ -231,7 +243,8 @@ static enum brg_status make_run(struct init *x, struct err *e) {
     TRY(load_settings(x, e));
     /* rename() takes the place of an empty directory, and of nothing else: that is the check. */
     if (os_exists(x->run) && rmdir(x->run) != 0)
-        return err_set(e, BRG_E_EXISTS, "%s: is there and not empty; choose another directory", x->run);
+        return err_set(e, BRG_E_EXISTS, "%s: is there and not empty; choose another directory",
+                       x->run);
     if ((size_t)snprintf(x->dir, sizeof x->dir, "%s.partial-%ld", x->run, (long)getpid()) >=
         sizeof x->dir - 256)
         return err_set(e, BRG_E_USAGE, "RUN: the path is too long");
@@ -240,8 +253,8 @@ static enum brg_status make_run(struct init *x, struct err *e) {
     if (s == BRG_OK) s = make_journal(x, e);
     if (s == BRG_OK) s = make_files(x, e);
     if (s == BRG_OK && rename(x->dir, x->run) != 0)
-        s = err_set(e, errno == ENOTEMPTY || errno == EEXIST ? BRG_E_EXISTS : BRG_E_IO, "%s: %s", x->run,
-                    strerror(errno));
+        s = err_set(e, errno == ENOTEMPTY || errno == EEXIST ? BRG_E_EXISTS : BRG_E_IO, "%s: %s",
+                    x->run, strerror(errno));
     if (s != BRG_OK) (void)nftw(x->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     return s;
 }
@@ -254,20 +267,21 @@ static void tell(const struct init *x) {
     printf("run        %s  %s\n", x->run, run);
     printf("model      %llu parameters, vocabulary %u\n", (unsigned long long)x->facts.parameters,
            x->facts.vocab_size);
-    printf("data       %llu samples of %u tokens, %u epoch(s)\n", (unsigned long long)x->facts.positions,
-           x->facts.seq_len, s->epochs);
-    printf("rounds     H %llu, eta %g, mu %g, codec %s\n", (unsigned long long)s->steps, s->rule.eta,
-           s->rule.mu, codec_name(s->codec));
+    printf("data       %llu samples of %u tokens, %u epoch(s)\n",
+           (unsigned long long)x->facts.positions, x->facts.seq_len, s->epochs);
+    printf("rounds     H %llu, eta %g, mu %g, codec %s\n", (unsigned long long)s->steps,
+           s->rule.eta, s->rule.mu, codec_name(s->codec));
     printf("version 0  theta %s\n", hex);
     printf("next       beringia hub %s\n", x->run);
 }
 
 /* ---- The command line ---------------------------------------------------------------------------------- */
 enum { OPT_MODEL = 1, OPT_DATA, OPT_WEIGHTS, OPT_SEED, OPT_CONFIG, OPT_SET, OPT_HELP };
-static const struct option options[] = {{"model", 1, NULL, OPT_MODEL},   {"data", 1, NULL, OPT_DATA},
-                                        {"weights", 1, NULL, OPT_WEIGHTS}, {"seed", 1, NULL, OPT_SEED},
-                                        {"config", 1, NULL, OPT_CONFIG}, {"set", 1, NULL, OPT_SET},
-                                        {"help", 0, NULL, OPT_HELP},     {NULL, 0, NULL, 0}};
+static const struct option options[] = {
+    {"model", 1, NULL, OPT_MODEL},     {"data", 1, NULL, OPT_DATA},
+    {"weights", 1, NULL, OPT_WEIGHTS}, {"seed", 1, NULL, OPT_SEED},
+    {"config", 1, NULL, OPT_CONFIG},   {"set", 1, NULL, OPT_SET},
+    {"help", 0, NULL, OPT_HELP},       {NULL, 0, NULL, 0}};
 
 /* 0: go on; else an exit status + 1. */
 static int read_options(int argc, char **argv, struct init *x) {
@@ -283,7 +297,8 @@ static int read_options(int argc, char **argv, struct init *x) {
             x->sets[x->sets_count++] = optarg;
             break;
         case OPT_SEED:
-            if (!parse_u64(optarg, &x->seed)) return cli_usage("init", "--seed wants a number, not", optarg) + 1;
+            if (!parse_u64(optarg, &x->seed))
+                return cli_usage("init", "--seed wants a number, not", optarg) + 1;
             break;
         case 'h':
         case OPT_HELP: fputs(HELP, stdout); return 1;
@@ -295,7 +310,8 @@ static int read_options(int argc, char **argv, struct init *x) {
     if (x->data == NULL) return cli_usage("init", "--data is missing", "") + 1;
     x->run = argv[optind];
     size_t n = strlen(x->run);
-    while (n > 1 && argv[optind][n - 1] == '/') argv[optind][--n] = '\0'; /* "run/" and "run" are one */
+    while (n > 1 && argv[optind][n - 1] == '/')
+        argv[optind][--n] = '\0'; /* "run/" and "run" are one */
     return 0;
 }
 

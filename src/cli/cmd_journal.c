@@ -12,21 +12,28 @@
 #include "hub/record.h"
 #include "wire/json.h"
 
-static const char HELP[] =
-    "beringia journal - the journal's records as lines of JSON\n"
-    "\n"
-    "  beringia journal RUN [--from SEQ]\n"
-    "\n"
-    "docs/journal.md says what each kind means.\n";
+static const char HELP[] = "beringia journal - the journal's records as lines of JSON\n"
+                           "\n"
+                           "  beringia journal RUN [--from SEQ]\n"
+                           "\n"
+                           "docs/journal.md says what each kind means.\n";
 
 struct line {
     struct buf *b;
     bool first;
 };
-static void u64(struct line *l, const char *key, uint64_t v) { json_member_u64(l->b, &l->first, key, v); }
-static void f64(struct line *l, const char *key, double v) { json_member_f64(l->b, &l->first, key, v); }
-static void text(struct line *l, const char *key, const char *v) { json_member_text(l->b, &l->first, key, v); }
-static void id(struct line *l, const char *key, const struct id128 *v) { json_member_id(l->b, &l->first, key, v); }
+static void u64(struct line *l, const char *key, uint64_t v) {
+    json_member_u64(l->b, &l->first, key, v);
+}
+static void f64(struct line *l, const char *key, double v) {
+    json_member_f64(l->b, &l->first, key, v);
+}
+static void text(struct line *l, const char *key, const char *v) {
+    json_member_text(l->b, &l->first, key, v);
+}
+static void id(struct line *l, const char *key, const struct id128 *v) {
+    json_member_id(l->b, &l->first, key, v);
+}
 static void hash(struct line *l, const char *key, const struct hash *v) {
     json_member_hash(l->b, &l->first, key, v);
 }
@@ -36,7 +43,8 @@ static void tok(struct line *l, const char *key, uint64_t v) {
 }
 static void toks(struct line *l, const char *key, const uint64_t *v, uint32_t count) {
     json_key(l->b, &l->first, key);
-    for (uint32_t i = 0; i < count; i++) buf_printf(l->b, "%s\"%016" PRIx64 "\"", i > 0 ? "," : "[", v[i]);
+    for (uint32_t i = 0; i < count; i++)
+        buf_printf(l->b, "%s\"%016" PRIx64 "\"", i > 0 ? "," : "[", v[i]);
     buf_printf(l->b, count > 0 ? "]" : "[]");
 }
 static void ranges(struct line *l, const struct range *v, uint32_t count) {
@@ -153,7 +161,8 @@ static void put_lease_records(struct line *l, const struct hub_record *r) {
     } else if (r->kind == RECORD_RECLAIM) {
         static const char *const why[] = {"none", "lapsed", "returned", "shrunk"};
         tok(l, "tok", r->u.reclaim.tok);
-        text(l, "reason", r->u.reclaim.reason < ARRAY_COUNT(why) ? why[r->u.reclaim.reason] : "unknown");
+        text(l, "reason",
+             r->u.reclaim.reason < ARRAY_COUNT(why) ? why[r->u.reclaim.reason] : "unknown");
         u64(l, "keep", r->u.reclaim.keep);
     } else if (r->kind == RECORD_LEAVE) {
         u64(l, "site", r->u.leave.site);
@@ -192,8 +201,8 @@ static void put_run_records(struct line *l, const struct hub_record *r) {
     }
 }
 
-static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, const void *body, size_t n,
-                                  struct err *e) {
+static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, const void *body,
+                                  size_t n, struct err *e) {
     struct hub_record r;
     struct line l = {b, true};
     TRY(hub_record_decode(kind, body, n, &r, e));
@@ -201,11 +210,16 @@ static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, co
     u64(&l, "seq", seq);
     text(&l, "kind", record_kind_name(kind));
     f64(&l, "wall", (double)r.wall / 1e9);
-    if (kind == RECORD_OPEN) put_open(&l, &r.u.open);
-    else if (kind == RECORD_JOIN) put_join(&l, &r.u.join);
-    else if (kind == RECORD_STAGE) put_stage(&l, &r.u.stage);
-    else if (kind == RECORD_REJECT) put_reject(&l, &r.u.reject);
-    else if (kind == RECORD_MERGE) put_merge(&l, &r.u.merge);
+    if (kind == RECORD_OPEN)
+        put_open(&l, &r.u.open);
+    else if (kind == RECORD_JOIN)
+        put_join(&l, &r.u.join);
+    else if (kind == RECORD_STAGE)
+        put_stage(&l, &r.u.stage);
+    else if (kind == RECORD_REJECT)
+        put_reject(&l, &r.u.reject);
+    else if (kind == RECORD_MERGE)
+        put_merge(&l, &r.u.merge);
     put_lease_records(&l, &r);
     put_run_records(&l, &r);
     buf_u8(b, '}');
@@ -221,18 +235,21 @@ static enum brg_status dump(const char *run, uint64_t from, struct err *e) {
     enum brg_status s = BRG_OK;
     os_path(path, run, "journal.db");
     if (!os_exists(path))
-        return err_set(e, BRG_E_MISSING, "%s: there is no journal; give the directory of a run", path);
+        return err_set(e, BRG_E_MISSING, "%s: there is no journal; give the directory of a run",
+                       path);
     buf_init(&b, 16 << 20);
     if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READONLY, NULL) != SQLITE_OK ||
-        sqlite3_prepare_v2(db, "SELECT seq, kind, body FROM journal WHERE seq >= ? ORDER BY seq", -1, &row,
-                           NULL) != SQLITE_OK)
-        s = err_set(e, BRG_E_JOURNAL, "%s: %s", path, db != NULL ? sqlite3_errmsg(db) : "no memory");
+        sqlite3_prepare_v2(db, "SELECT seq, kind, body FROM journal WHERE seq >= ? ORDER BY seq",
+                           -1, &row, NULL) != SQLITE_OK)
+        s = err_set(e, BRG_E_JOURNAL, "%s: %s", path,
+                    db != NULL ? sqlite3_errmsg(db) : "no memory");
     if (s == BRG_OK) (void)sqlite3_bind_int64(row, 1, (int64_t)from);
     while (s == BRG_OK && sqlite3_step(row) == SQLITE_ROW) {
         buf_reset(&b);
         const void *body = sqlite3_column_blob(row, 2);
-        s = put_record(&b, (uint64_t)sqlite3_column_int64(row, 0), (uint16_t)sqlite3_column_int(row, 1),
-                       body != NULL ? body : "", (size_t)sqlite3_column_bytes(row, 2), e);
+        s = put_record(&b, (uint64_t)sqlite3_column_int64(row, 0),
+                       (uint16_t)sqlite3_column_int(row, 1), body != NULL ? body : "",
+                       (size_t)sqlite3_column_bytes(row, 2), e);
         if (s == BRG_OK) printf("%s\n", buf_cstr(&b));
     }
     (void)sqlite3_finalize(row);
@@ -250,7 +267,8 @@ int cmd_journal(int argc, char **argv) {
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
         case OPT_FROM:
-            if (!parse_u64(optarg, &from)) return cli_usage("journal", "--from wants a number, not", optarg);
+            if (!parse_u64(optarg, &from))
+                return cli_usage("journal", "--from wants a number, not", optarg);
             break;
         case 'h':
         case OPT_HELP: fputs(HELP, stdout); return 0;

@@ -11,17 +11,16 @@
 #include "base/os.h"
 #include "cli/cli.h"
 
-static const char HELP[] =
-    "beringia status - how a run is doing\n"
-    "\n"
-    "  beringia status RUN|URL [--json] [--watch]\n"
-    "\n"
-    "  RUN      a run directory on this machine, whose hub is running\n"
-    "  URL      of a hub, for example http://127.0.0.1:7070\n"
-    "  --json   what the hub says, as it is (docs/protocol.md)\n"
-    "  --watch  again every second, until interrupted\n"
-    "\n"
-    "Colours only on a terminal, and not where NO_COLOR is set.\n";
+static const char HELP[] = "beringia status - how a run is doing\n"
+                           "\n"
+                           "  beringia status RUN|URL [--json] [--watch]\n"
+                           "\n"
+                           "  RUN      a run directory on this machine, whose hub is running\n"
+                           "  URL      of a hub, for example http://127.0.0.1:7070\n"
+                           "  --json   what the hub says, as it is (docs/protocol.md)\n"
+                           "  --watch  again every second, until interrupted\n"
+                           "\n"
+                           "Colours only on a terminal, and not where NO_COLOR is set.\n";
 
 enum { BODY_MAX = 8 << 20, BAR_CELLS = 40, TIMEOUT_S = 10, SPARK_MAX = 20 };
 
@@ -68,8 +67,10 @@ static enum brg_status find_url(const char *what, char *out, size_t cap, struct 
     }
     os_path(path, what, "hub.json");
     if (!os_exists(path))
-        return err_set(e, os_exists(what) ? BRG_E_NET : BRG_E_MISSING, "%s: no hub is running for this run; "
-                       "start it with `beringia hub %s`, or see `beringia audit %s`", path, what, what);
+        return err_set(e, os_exists(what) ? BRG_E_NET : BRG_E_MISSING,
+                       "%s: no hub is running for this run; "
+                       "start it with `beringia hub %s`, or see `beringia audit %s`",
+                       path, what, what);
     buf_init(&b, 4096);
     enum brg_status s = os_read_file(path, 4096, &b, e);
     json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
@@ -106,17 +107,24 @@ static const char *short_number(double v, char out[16]) {
 }
 
 static const char *duration(double s, char out[24]) {
-    if (s < 120) (void)snprintf(out, 24, "%.0f s", s);
-    else if (s < 7200) (void)snprintf(out, 24, "%.0f min", s / 60);
-    else if (s < 172800) (void)snprintf(out, 24, "%.1f h", s / 3600);
-    else (void)snprintf(out, 24, "%.1f d", s / 86400);
+    if (s < 120)
+        (void)snprintf(out, 24, "%.0f s", s);
+    else if (s < 7200)
+        (void)snprintf(out, 24, "%.0f min", s / 60);
+    else if (s < 172800)
+        (void)snprintf(out, 24, "%.1f h", s / 3600);
+    else
+        (void)snprintf(out, 24, "%.1f d", s / 86400);
     return out;
 }
 
 static void show_bar(const json_t *o, bool colour, FILE *to) {
-    static const struct { const char *key, *cell, *colour; } parts[] = {
-        {"merged", "█", "\x1b[32m"}, {"skipped", "▒", "\x1b[35m"}, {"staged", "▓", "\x1b[36m"},
-        {"leased", "░", "\x1b[33m"}};
+    static const struct {
+        const char *key, *cell, *colour;
+    } parts[] = {{"merged", "█", "\x1b[32m"},
+                 {"skipped", "▒", "\x1b[35m"},
+                 {"staged", "▓", "\x1b[36m"},
+                 {"leased", "░", "\x1b[33m"}};
     const json_t *counts = json_object_get(o, "counts");
     double total = number(o, "positions") * number(o, "epochs"), sum = 0;
     int drawn = 0;
@@ -156,18 +164,21 @@ static void show_site(const json_t *site, bool colour, FILE *to) {
     bool joined = truth(site, "joined"), live = joined && truth(site, "live");
     const char *state = !joined ? "gone" : live ? word(site, "phase") : "silent";
     const char *paint = !colour ? "" : live ? "\x1b[32m" : joined ? "\x1b[31m" : "\x1b[90m";
-    fprintf(to, "  %-16s %s%-9s%s  base %-6.0f %8s tok/s  loss %-7.4f  leased %-8s merged %s tok%s%s\n",
+    fprintf(to,
+            "  %-16s %s%-9s%s  base %-6.0f %8s tok/s  loss %-7.4f  leased %-8s merged %s tok%s%s\n",
             word(site, "name"), paint, state, colour ? "\x1b[0m" : "", number(site, "base"),
             short_number(live ? number(site, "tokens_per_s") : 0, a), number(site, "loss"),
-            short_number(number(site, "samples_leased"), ago), short_number(number(site, "tokens_merged"), b),
-            joined && !live ? ", last heard " : "",
+            short_number(number(site, "samples_leased"), ago),
+            short_number(number(site, "tokens_merged"), b), joined && !live ? ", last heard " : "",
             joined && !live && number(site, "heard_ago_s") >= 0
-                ? duration(number(site, "heard_ago_s"), ago) : "");
+                ? duration(number(site, "heard_ago_s"), ago)
+                : "");
 }
 
 static void show_head(const json_t *o, FILE *to) {
     char a[16], b[16], c[16], left[24];
-    double rate = number(o, "tokens_per_s"), missing = number(o, "tokens_total") - number(o, "tokens");
+    double rate = number(o, "tokens_per_s"),
+           missing = number(o, "tokens_total") - number(o, "tokens");
     fprintf(to, "%5.1f %%  version %.0f  %s of %s tokens  %s tok/s", 100 * number(o, "progress"),
             number(o, "head"), short_number(number(o, "tokens"), a),
             short_number(number(o, "tokens_total"), b), short_number(rate, c));
@@ -183,14 +194,19 @@ static void show(const json_t *o, bool colour, FILE *to) {
     fprintf(to, "\nrun %.8s  term %.0f  sites: %.0f joined, %.0f live, %.0f contributing  %s%s%s%s",
             word(o, "run"), number(o, "term"), number(o, "sites_joined"), number(o, "sites_live"),
             number(o, "sites_contributing"), truth(o, "complete") ? "COMPLETE " : "",
-            truth(o, "draining") ? "DRAINING " : "", truth(o, "held") ? "HELD (a site has seen more) " : "",
+            truth(o, "draining") ? "DRAINING " : "",
+            truth(o, "held") ? "HELD (a site has seen more) " : "",
             truth(o, "full") ? "DISK FULL " : "");
     show_loss(o, to);
-    fprintf(to, "\npositions: merged %.0f, staged %.0f, leased %.0f, available %.0f, skipped %.0f, quarantined "
-            "%.0f; reclaimed %.2f %%\n", number(counts, "merged"), number(counts, "staged"),
-            number(counts, "leased"), number(counts, "available"), number(counts, "skipped"),
-            number(counts, "quarantined"), 100 * number(o, "reclaimed_share"));
-    for (size_t i = 0; i < json_array_size(sites); i++) show_site(json_array_get(sites, i), colour, to);
+    fprintf(to,
+            "\npositions: merged %.0f, staged %.0f, leased %.0f, available %.0f, skipped %.0f, "
+            "quarantined "
+            "%.0f; reclaimed %.2f %%\n",
+            number(counts, "merged"), number(counts, "staged"), number(counts, "leased"),
+            number(counts, "available"), number(counts, "skipped"), number(counts, "quarantined"),
+            100 * number(o, "reclaimed_share"));
+    for (size_t i = 0; i < json_array_size(sites); i++)
+        show_site(json_array_get(sites, i), colour, to);
 }
 
 static enum brg_status once(const char *url, bool json, bool colour, bool clear, bool *out_complete,
@@ -202,8 +218,10 @@ static enum brg_status once(const char *url, bool json, bool colour, bool clear,
     if (s == BRG_OK && !json_is_object(o))
         s = err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
     if (s == BRG_OK && clear) fputs("\x1b[H\x1b[J", stdout);
-    if (s == BRG_OK && json) printf("%s", buf_cstr(&b));
-    else if (s == BRG_OK) show(o, colour, stdout);
+    if (s == BRG_OK && json)
+        printf("%s", buf_cstr(&b));
+    else if (s == BRG_OK)
+        show(o, colour, stdout);
     (void)fflush(stdout);
     *out_complete = truth(o, "complete");
     json_decref(o);
@@ -238,7 +256,8 @@ int cmd_status(int argc, char **argv) {
     while (watch && s == BRG_OK && !complete) {
         (void)sleep(1);
         s = once(url, json, colour, tty && !json, &complete, &e);
-        for (int tries = 0; s == BRG_E_NET && tries < 30; tries++) { /* a hub that restarts is waited for */
+        for (int tries = 0; s == BRG_E_NET && tries < 30;
+             tries++) { /* a hub that restarts is waited for */
             (void)sleep(1);
             (void)find_url(argv[optind], url, sizeof url, &e);
             s = once(url, json, colour, tty && !json, &complete, &e);

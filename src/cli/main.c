@@ -71,8 +71,10 @@ static int unknown(const char *name) {
         }
     }
     fprintf(stderr, "beringia: there is no command '%.60s'", name);
-    if (near != NULL) fprintf(stderr, "; did you mean '%s'?\n", near);
-    else fprintf(stderr, "; beringia --help lists all\n");
+    if (near != NULL)
+        fprintf(stderr, "; did you mean '%s'?\n", near);
+    else
+        fprintf(stderr, "; beringia --help lists all\n");
     return BRG_E_USAGE;
 }
 
@@ -82,7 +84,8 @@ int main(int argc, char **argv) {
         help(stderr);
         return BRG_E_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
         help(stdout);
         return 0;
     }

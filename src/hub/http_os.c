@@ -7,19 +7,24 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <netdb.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "hub/http_os.h"
 #include "wire/json.h"
 
-enum { CONNECTION_MEMORY = 192 * 1024, CONNECTION_IDLE_S = 150, LISTEN_BACKLOG = 256,
-       RETRY_FULL_MS = 5000, RETRY_STOPPING_MS = 1000 };
+enum {
+    CONNECTION_MEMORY = 192 * 1024,
+    CONNECTION_IDLE_S = 150,
+    LISTEN_BACKLOG = 256,
+    RETRY_FULL_MS = 5000,
+    RETRY_STOPPING_MS = 1000
+};
 
 /* ---- Answers ------------------------------------------------------------------------------------- */
 static enum MHD_Result queue(struct exchange *x, int http, struct MHD_Response *r) {
@@ -68,7 +73,8 @@ static enum MHD_Result reply_problem_text(struct exchange *x, int http, enum wir
     return queue(x, http, r);
 }
 
-enum MHD_Result reply_problem(struct exchange *x, int http, enum wire_code code, const char *fmt, ...) {
+enum MHD_Result reply_problem(struct exchange *x, int http, enum wire_code code, const char *fmt,
+                              ...) {
     char text[WIRE_TEXT_MAX];
     va_list ap;
     va_start(ap, fmt);
@@ -80,9 +86,10 @@ enum MHD_Result reply_problem(struct exchange *x, int http, enum wire_code code,
 enum MHD_Result reply_step(struct exchange *x, enum step_result r) {
     CHECK(r != STEP_DONE);
     if (r == STEP_FULL)
-        return reply_problem_text(x, 507, WIRE_RETRY, RETRY_FULL_MS,
-                                  "the hub's disk is full, nothing was changed; come again, and free "
-                                  "space on the disk of the run directory");
+        return reply_problem_text(
+            x, 507, WIRE_RETRY, RETRY_FULL_MS,
+            "the hub's disk is full, nothing was changed; come again, and free "
+            "space on the disk of the run directory");
     return reply_problem_text(x, 503, WIRE_RETRY, RETRY_STOPPING_MS,
                               "the hub is stopping, nothing was changed; come again");
 }
@@ -104,8 +111,10 @@ enum MHD_Result reply_offset(struct exchange *x, int http, uint64_t offset, cons
 enum MHD_Result reply_method(struct exchange *x, uint32_t allowed) {
     AUTO_BUF struct buf b;
     char list[64] = "";
-    static const struct { uint32_t bit; const char *name; } names[] = {
-        {METHOD_GET, "GET, HEAD"}, {METHOD_POST, "POST"}, {METHOD_PUT, "PUT"}};
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } names[] = {{METHOD_GET, "GET, HEAD"}, {METHOD_POST, "POST"}, {METHOD_PUT, "PUT"}};
     for (size_t i = 0; i < ARRAY_COUNT(names); i++) {
         if ((allowed & names[i].bit) == 0) continue;
         size_t n = strlen(list);
@@ -132,7 +141,8 @@ static int range_parse(const char *text, uint64_t bytes, uint64_t *out_from, uin
     char a[24] = "", b[24] = "";
     if (strncmp(text, "bytes=", 6) != 0 || strchr(text, ',') != NULL) return 0;
     const char *dash = strchr(text + 6, '-');
-    if (dash == NULL || (size_t)(dash - text - 6) >= sizeof a || strlen(dash + 1) >= sizeof b) return 0;
+    if (dash == NULL || (size_t)(dash - text - 6) >= sizeof a || strlen(dash + 1) >= sizeof b)
+        return 0;
     memcpy(a, text + 6, (size_t)(dash - text - 6));
     memcpy(b, dash + 1, strlen(dash + 1));
     if (a[0] == '\0') { /* the last so many bytes */
@@ -187,7 +197,10 @@ enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const str
 
 /* ---- A request on its way ------------------------------------------------------------------------- */
 static uint32_t method_of(const char *name) {
-    static const struct { const char *name; uint32_t bit; } names[] = {
+    static const struct {
+        const char *name;
+        uint32_t bit;
+    } names[] = {
         {"GET", METHOD_GET}, {"HEAD", METHOD_HEAD}, {"POST", METHOD_POST}, {"PUT", METHOD_PUT}};
     for (size_t i = 0; i < ARRAY_COUNT(names); i++)
         if (strcmp(names[i].name, name) == 0) return names[i].bit;
@@ -214,14 +227,16 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
     x->route = cut_path(x, url) ? route_find(x, &allowed) : NULL;
     if (x->route == NULL && allowed != 0) return reply_method(x, allowed);
     if (x->route == NULL)
-        return reply_problem(x, 404, WIRE_BAD, "there is nothing at this path; docs/protocol.md lists all");
+        return reply_problem(x, 404, WIRE_BAD,
+                             "there is nothing at this path; docs/protocol.md lists all");
     x->body_max = x->route->body_max;
     buf_init(&x->body, x->body_max > 0 ? x->body_max : 1);
     const char *length = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Length");
     uint64_t bytes = 0;
-    if (length != NULL && parse_u64(length, &bytes) && x->method != METHOD_PUT && bytes > x->body_max)
-        return reply_problem(x, 413, WIRE_BAD, "the body has %" PRIu64 " bytes, %zu are allowed", bytes,
-                             x->body_max);
+    if (length != NULL && parse_u64(length, &bytes) && x->method != METHOD_PUT &&
+        bytes > x->body_max)
+        return reply_problem(x, 413, WIRE_BAD, "the body has %" PRIu64 " bytes, %zu are allowed",
+                             bytes, x->body_max);
     return x->method == METHOD_PUT ? upload_begin(x) : MHD_YES;
 }
 
@@ -242,8 +257,10 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *mhd, const 
         return MHD_YES;
     }
     if (*data_bytes > 0) {
-        if (x->method == METHOD_PUT) upload_piece(x, data, *data_bytes);
-        else buf_put(&x->body, data, *data_bytes);
+        if (x->method == METHOD_PUT)
+            upload_piece(x, data, *data_bytes);
+        else
+            buf_put(&x->body, data, *data_bytes);
         *data_bytes = 0;
         return MHD_YES;
     }
@@ -314,8 +331,9 @@ static enum brg_status open_socket(const char *listen_at, int *out_fd, struct er
     }
     freeaddrinfo(list);
     if (fd < 0)
-        return err_set(e, BRG_E_PORT, "listen: %s: %s; choose another port, port 0 takes a free one",
-                       listen_at, strerror(error));
+        return err_set(e, BRG_E_PORT,
+                       "listen: %s: %s; choose another port, port 0 takes a free one", listen_at,
+                       strerror(error));
     *out_fd = fd;
     return BRG_OK;
 }
@@ -328,7 +346,8 @@ static void name_socket(int fd, char *url, size_t cap) {
     CHECK(getsockname(fd, (struct sockaddr *)&a, &n) == 0);
     CHECK(getnameinfo((struct sockaddr *)&a, n, host, sizeof host, port, sizeof port,
                       NI_NUMERICHOST | NI_NUMERICSERV) == 0);
-    (void)snprintf(url, cap, a.ss_family == AF_INET6 ? "http://[%s]:%s" : "http://%s:%s", host, port);
+    (void)snprintf(url, cap, a.ss_family == AF_INET6 ? "http://[%s]:%s" : "http://%s:%s", host,
+                   port);
 }
 
 enum brg_status server_listen(struct hub_server *s, const char *listen_at, uint32_t connections_max,
@@ -336,13 +355,14 @@ enum brg_status server_listen(struct hub_server *s, const char *listen_at, uint3
     int fd;
     TRY(open_socket(listen_at, &fd, e));
     name_socket(fd, s->url, sizeof s->url);
-    s->http = MHD_start_daemon(
-        MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL |
-            MHD_USE_ERROR_LOG | MHD_USE_ITC,
-        0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET,
-        fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)connections_max, MHD_OPTION_END);
+    s->http = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
+                                   MHD_USE_POLL | MHD_USE_ERROR_LOG | MHD_USE_ITC,
+                               0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log,
+                               NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED,
+                               on_completed, NULL, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                               (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+                               (unsigned)CONNECTION_IDLE_S, MHD_OPTION_CONNECTION_LIMIT,
+                               (unsigned)connections_max, MHD_OPTION_END);
     if (s->http != NULL) return BRG_OK;
     (void)close(fd);
     return err_set(e, BRG_E_PORT, "listen: %s: the HTTP server could not be started", listen_at);

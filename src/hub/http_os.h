@@ -15,16 +15,16 @@ struct exchange { /* one request; lives from its headers to its last byte */
     struct hub_server *s;
     struct MHD_Connection *mhd;
     uint32_t method;
-    char path[128];                        /* a copy, cut at the slashes */
+    char path[128];                         /* a copy, cut at the slashes */
     const char *segment[PATH_MAX_SEGMENTS]; /* "v1", "versions", "3", "checkpoint" */
     uint32_t segments_count;
     const struct route *route;
-    struct buf body;                       /* POST */
+    struct buf body; /* POST */
     size_t body_max;
     /* an upload */
     struct id128 did;
     uint64_t offset, received;
-    bool answered;                         /* refused before its body: the rest is not read */
+    bool answered; /* refused before its body: the rest is not read */
     enum brg_status upload_status;
     struct err upload_error;
 };
@@ -32,8 +32,8 @@ struct exchange { /* one request; lives from its headers to its last byte */
 /* Each answers once. */
 enum MHD_Result reply_json(struct exchange *x, int http, struct buf *json);
 /* {"code":NAME,"req":0,"term":T,"text":...}: the shape of every answer that is not OK. */
-enum MHD_Result reply_problem(struct exchange *x, int http, enum wire_code code, const char *fmt, ...)
-    PRINTF_LIKE(4, 5);
+enum MHD_Result reply_problem(struct exchange *x, int http, enum wire_code code, const char *fmt,
+                              ...) PRINTF_LIKE(4, 5);
 /* The problem that a step_result other than STEP_DONE is. */
 enum MHD_Result reply_step(struct exchange *x, enum step_result r);
 /* An open file, whole or the one range that was asked for. Takes fd. */
@@ -52,7 +52,7 @@ struct route {
 const struct route *route_find(const struct exchange *x, uint32_t *out_allowed);
 
 /* uploads_os.c */
-enum MHD_Result upload_begin(struct exchange *x);   /* headers are here */
+enum MHD_Result upload_begin(struct exchange *x); /* headers are here */
 void upload_piece(struct exchange *x, const void *data, size_t n);
 enum MHD_Result upload_end(struct exchange *x);
 enum MHD_Result handle_blob_get(struct exchange *x);

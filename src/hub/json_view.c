@@ -99,10 +99,9 @@ static void put_totals(const struct hub_view *v, struct buf *out, bool *first) {
     json_member_u64(out, first, "departures", v->departures);
     json_member_u64(out, first, "samples_granted", v->samples_granted);
     json_member_u64(out, first, "samples_reclaimed", v->samples_reclaimed);
-    json_member_f64(out, first, "reclaimed_share",
-                    v->samples_granted > 0
-                        ? (double)v->samples_reclaimed / (double)v->samples_granted
-                        : 0);
+    json_member_f64(
+        out, first, "reclaimed_share",
+        v->samples_granted > 0 ? (double)v->samples_reclaimed / (double)v->samples_granted : 0);
 }
 
 static void put_extra(const struct view_extra *x, struct buf *out, bool *first) {
@@ -162,7 +161,8 @@ void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
     json_member_hash(out, &first, "theta", &head.theta);
     json_member_u64(out, &first, "tokens", v.tokens);
     json_member_f64(out, &first, "tokens_total", tokens_total);
-    json_member_f64(out, &first, "progress", tokens_total > 0 ? (double)v.tokens / tokens_total : 0);
+    json_member_f64(out, &first, "progress",
+                    tokens_total > 0 ? (double)v.tokens / tokens_total : 0);
     json_member_f64(out, &first, "lr", schedule_lr(&s->hub.schedule, (double)v.tokens));
     json_member_f64(out, &first, "loss", head.loss);
     json_member_u64(out, &first, "positions", v.positions);

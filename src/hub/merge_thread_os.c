@@ -70,13 +70,17 @@ static double theta_max_of(struct hub_server *s, uint64_t version) {
 
 static enum brg_status header_compare(const struct wire_commit *c, const struct delta_header *h,
                                       const struct hash *theta, struct err *e) {
-    if (!id_equal(&h->did, &c->did)) return err_set(e, BRG_E_MESSAGE, "delta: has another did inside");
+    if (!id_equal(&h->did, &c->did))
+        return err_set(e, BRG_E_MESSAGE, "delta: has another did inside");
     if (h->base_version != c->base || h->tokens != c->tokens || h->steps != c->steps)
-        return err_set(e, BRG_E_MESSAGE, "delta: base, tokens or steps inside are not those of the message");
+        return err_set(e, BRG_E_MESSAGE,
+                       "delta: base, tokens or steps inside are not those of the message");
     if ((uint32_t)h->codec != c->codec || h->elements != c->elements)
-        return err_set(e, BRG_E_MESSAGE, "delta: codec or elements inside are not those of the message");
+        return err_set(e, BRG_E_MESSAGE,
+                       "delta: codec or elements inside are not those of the message");
     if (theta != NULL && !hash_equal(&h->base_theta, theta))
-        return err_set(e, BRG_E_MESSAGE, "delta: was cut from other weights than version %" PRIu64, c->base);
+        return err_set(e, BRG_E_MESSAGE, "delta: was cut from other weights than version %" PRIu64,
+                       c->base);
     return BRG_OK;
 }
 
@@ -116,8 +120,8 @@ struct result {
 
 /* The parts that carry a delta; one whose positions were all skipped has no file. Returns how many, and
  * index[k]: which part of the plan the k-th is. */
-static size_t collect_parts(const struct hub_server *s, const struct hub_plan *p, struct merge_part *parts,
-                            double *weight, uint32_t *index) {
+static size_t collect_parts(const struct hub_server *s, const struct hub_plan *p,
+                            struct merge_part *parts, double *weight, uint32_t *index) {
     size_t count = 0;
     for (uint32_t i = 0; i < p->parts_count; i++) {
         const struct hub_plan_part *x = &p->parts[i];
@@ -144,12 +148,21 @@ static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, c
     out->bad_part = -1;
     TRY(checkpoint_open(parent, &c, e));
     size_t count = collect_parts(s, p, parts, weight, index);
-    struct merge_job job = {.parent_path = parent, .out_path = out_path, .params = p->params,
-                            .weight = weight, .parts = parts, .parts_count = count, .threads = 2};
-    job.head = (struct checkpoint_head){.table = &c.table, .model_json = s->dir.model_json,
-                                        .run = s->dir.facts.run, .version = p->version,
-                                        .parent = p->parent, .tokens = p->tokens_after,
-                                        .ledger = p->ledger.data, .ledger_bytes = p->ledger.bytes_count};
+    struct merge_job job = {.parent_path = parent,
+                            .out_path = out_path,
+                            .params = p->params,
+                            .weight = weight,
+                            .parts = parts,
+                            .parts_count = count,
+                            .threads = 2};
+    job.head = (struct checkpoint_head){.table = &c.table,
+                                        .model_json = s->dir.model_json,
+                                        .run = s->dir.facts.run,
+                                        .version = p->version,
+                                        .parent = p->parent,
+                                        .tokens = p->tokens_after,
+                                        .ledger = p->ledger.data,
+                                        .ledger_bytes = p->ledger.bytes_count};
     int bad = -1;
     enum brg_status st = merge_run(&job, &out->file, &out->bytes, &out->theta, &bad, e);
     if (bad >= 0) out->bad_part = (int)index[bad];
@@ -167,8 +180,8 @@ static void tell_failed(struct hub_server *s, const struct plan_job *j, const st
     cmd.wall = os_wall();
     cmd.u.merge_failed.plan = j->plan.id;
     cmd.u.merge_failed.bad_part = r->bad_part;
-    (void)snprintf(cmd.u.merge_failed.text, sizeof cmd.u.merge_failed.text, "%.*s", WIRE_TEXT_MAX - 1,
-                   e->text);
+    (void)snprintf(cmd.u.merge_failed.text, sizeof cmd.u.merge_failed.text, "%.*s",
+                   WIRE_TEXT_MAX - 1, e->text);
     (void)server_step_generation(s, &cmd, j->generation);
 }
 

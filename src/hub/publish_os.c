@@ -34,20 +34,22 @@ static void publish_one(struct hub_server *s, const struct hub_version_view *v) 
                  strerror(errno));
 }
 
-static bool is_kept(const struct run_settings *r, uint64_t version, uint64_t newest, uint64_t head) {
+static bool is_kept(const struct run_settings *r, uint64_t version, uint64_t newest,
+                    uint64_t head) {
     if (version == 0 || version == head) return true;
     if (version + r->keep_checkpoints > newest) return true;
     return r->keep_every > 0 && version % r->keep_every == 0;
 }
 
 /* A rolled-back version number may share its checkpoint with nobody; equal content may: ask all kept. */
-static bool shared_with_kept(struct hub_server *s, const struct hub_version_view *gone, uint64_t newest,
-                             uint64_t head) {
+static bool shared_with_kept(struct hub_server *s, const struct hub_version_view *gone,
+                             uint64_t newest, uint64_t head) {
     for (uint64_t v = 0; v <= newest; v++) {
         struct hub_version_view x;
         if (v == gone->version || !hub_version_find(s->hub, v, &x)) continue;
         if (hash_equal(&x.checkpoint, &gone->checkpoint) &&
-            is_kept(&s->dir.settings, v, newest, head)) return true;
+            is_kept(&s->dir.settings, v, newest, head))
+            return true;
     }
     return false;
 }
@@ -62,7 +64,8 @@ static uint32_t choose_drops(struct hub_server *s, uint64_t newest, uint64_t fro
     hub_view(s->hub, server_now(s), &view);
     for (; v <= newest && count < DROPS_MAX; v++) {
         struct hub_version_view x;
-        if (is_kept(&s->dir.settings, v, newest, view.head) || !hub_version_find(s->hub, v, &x)) continue;
+        if (is_kept(&s->dir.settings, v, newest, view.head) || !hub_version_find(s->hub, v, &x))
+            continue;
         if (!shared_with_kept(s, &x, newest, view.head)) out[count++] = x;
     }
     *out_next = v;
@@ -84,7 +87,8 @@ static void retain(struct hub_server *s, uint64_t newest, uint64_t from) {
             if (blobs_remove(s->blobs, &drops[i].checkpoint, &e) != BRG_OK)
                 log_line(LOG_WARN, "hub", "drop_failed", "cause=\"%s\"", e.text);
             else
-                log_line(LOG_DEBUG, "hub", "checkpoint_dropped", "version=%" PRIu64, drops[i].version);
+                log_line(LOG_DEBUG, "hub", "checkpoint_dropped", "version=%" PRIu64,
+                         drops[i].version);
         }
     }
 }
@@ -100,8 +104,10 @@ void server_publish(struct hub_server *s, uint64_t version) {
     if (!there) return;
     publish_one(s, &v);
     if (blobs_verify(s->blobs, &v.checkpoint, &e) != BRG_OK) {
-        log_line(LOG_ERROR, "hub", "checkpoint_bad", "version=%" PRIu64 " cause=\"%s\" remedy=\"check the "
-                 "disk; no older checkpoint is removed\"", version, e.text);
+        log_line(LOG_ERROR, "hub", "checkpoint_bad",
+                 "version=%" PRIu64 " cause=\"%s\" remedy=\"check the "
+                 "disk; no older checkpoint is removed\"",
+                 version, e.text);
         return;
     }
     uint64_t keep = s->dir.settings.keep_checkpoints;

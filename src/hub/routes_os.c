@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* routes_os.c - which path is what. docs/protocol.md is the list for people; the table below is the one
  * that counts. Reading never changes the machine, and never tells what is not durable yet. */
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <arpa/inet.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -135,8 +135,10 @@ static bool version_of(struct exchange *x, struct hub_version_view *out, enum MH
 }
 
 static enum MHD_Result reply_gone(struct exchange *x, uint64_t version) {
-    return reply_problem(x, 404, WIRE_BAD, "the checkpoint of version %" PRIu64 " is not kept any more; "
-                         "take a newer one", version);
+    return reply_problem(x, 404, WIRE_BAD,
+                         "the checkpoint of version %" PRIu64 " is not kept any more; "
+                         "take a newer one",
+                         version);
 }
 
 static enum MHD_Result handle_version(struct exchange *x) {
@@ -224,8 +226,9 @@ static const struct field discard_fields[] = {FIELD(operator_body, did, JSON_ID)
                                               FIELD_TEXT(operator_body, reason), FIELD_END};
 static const struct field rollback_fields[] = {FIELD(operator_body, version, JSON_U64), FIELD_END};
 
-static enum brg_status operator_read(struct exchange *x, const char *what, const struct field *fields,
-                                     struct operator_body *out, struct err *e) {
+static enum brg_status operator_read(struct exchange *x, const char *what,
+                                     const struct field *fields, struct operator_body *out,
+                                     struct err *e) {
     json_t *o;
     memset(out, 0, sizeof *out);
     TRY(json_object_parse(x->body.data, x->body.bytes_count, OPERATOR_BODY_MAX, &o, e));
@@ -255,7 +258,8 @@ static enum MHD_Result handle_operator(struct exchange *x) {
     memset(&cmd, 0, sizeof cmd);
     cmd.wall = os_wall();
     if (!operator_allowed(x))
-        return reply_problem(x, 403, WIRE_BAD, "operator requests come from this machine (loopback), "
+        return reply_problem(x, 403, WIRE_BAD,
+                             "operator requests come from this machine (loopback), "
                              "with Content-Type: application/json");
     const struct field *fields = strcmp(what, "drain") == 0     ? drain_fields
                                  : strcmp(what, "discard") == 0 ? discard_fields
@@ -274,7 +278,8 @@ static enum MHD_Result handle_operator(struct exchange *x) {
         bool there = hub_version_find(s->hub, body.version, &v);
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
         if (!there || !blobs_has(s->blobs, &v.checkpoint))
-            return reply_problem(x, 409, WIRE_BAD, "the checkpoint of version %" PRIu64 " is not there",
+            return reply_problem(x, 409, WIRE_BAD,
+                                 "the checkpoint of version %" PRIu64 " is not there",
                                  body.version);
         cmd.kind = HUB_CMD_ROLLBACK;
         cmd.u.rollback.version = body.version;
@@ -286,8 +291,10 @@ static enum MHD_Result handle_operator(struct exchange *x) {
 
 /* ---- The table ------------------------------------------------------------------------------------------- */
 #define GETS (METHOD_GET | METHOD_HEAD)
-#define MESSAGE(name) {METHOD_POST, 2, {"v1", name}, WIRE_BODY_MAX, handle_message}
-#define OPERATOR(name) {METHOD_POST, 3, {"v1", "operator", name}, OPERATOR_BODY_MAX, handle_operator}
+#define MESSAGE(name)                                                                              \
+    { METHOD_POST, 2, {"v1", name}, WIRE_BODY_MAX, handle_message }
+#define OPERATOR(name)                                                                             \
+    { METHOD_POST, 3, {"v1", "operator", name}, OPERATOR_BODY_MAX, handle_operator }
 static const struct route routes[] = {
     MESSAGE("join"),
     MESSAGE("lease"),

@@ -16,8 +16,10 @@ static enum brg_status load_facts(struct run_dir *d, struct err *e) {
     buf_init(&text, FACTS_BYTES_MAX);
     os_path(path, d->path, "run.json");
     if (!os_exists(path))
-        return err_set(e, BRG_E_MISSING, "%s: is no run directory (there is no run.json); make one with "
-                       "`beringia init`", d->path);
+        return err_set(e, BRG_E_MISSING,
+                       "%s: is no run directory (there is no run.json); make one with "
+                       "`beringia init`",
+                       d->path);
     TRY(os_read_file(path, FACTS_BYTES_MAX, &text, e));
     if (run_facts_decode(text.data, text.bytes_count, &d->facts, e) == BRG_OK) return BRG_OK;
     return err_prefix(e, "%s", path);
@@ -71,7 +73,8 @@ enum brg_status hub_rebuild(struct journal *j, const struct hub_settings *s, str
     buf_init(&snapshot, SNAPSHOT_MAX);
     struct hub *h = hub_create(s, fresh_seed());
     enum brg_status st = journal_snapshot_get(j, &seq, &snapshot, &skipped);
-    if (st == BRG_OK && seq > 0) st = hub_restore(h, seq, snapshot.data, snapshot.bytes_count, &skipped);
+    if (st == BRG_OK && seq > 0)
+        st = hub_restore(h, seq, snapshot.data, snapshot.bytes_count, &skipped);
     if (st != BRG_OK) { /* the records are all there: a snapshot is only a short cut */
         log_line(LOG_WARN, "hub", "snapshot_skipped", "cause=\"%s\"", skipped.text);
         hub_destroy(h);

@@ -28,7 +28,7 @@ enum brg_status hub_rebuild(struct journal *j, const struct hub_settings *s, str
 struct hub_server;
 struct hub_server_options {
     const char *run_dir;
-    const char *listen;     /* NULL: as run.yaml says; "host:port", port 0 takes any free one */
+    const char *listen;       /* NULL: as run.yaml says; "host:port", port 0 takes any free one */
     uint32_t connections_max; /* 0: 512 */
 };
 /* Locks the run, rebuilds the machine, verifies the head's checkpoint, listens. Starts its threads.

@@ -125,8 +125,10 @@ static enum step_result wait_unlocking(struct hub_server *s, uint64_t seq) {
     struct waiter w = {.seq = seq, .result = STEP_FULL};
     CHECK(sem_init(&w.woken, 0, 0) == 0);
     CHECK(s->waiters_last == NULL || s->waiters_last->seq <= seq);
-    if (s->waiters_last != NULL) s->waiters_last->next = &w;
-    else s->waiters_first = &w;
+    if (s->waiters_last != NULL)
+        s->waiters_last->next = &w;
+    else
+        s->waiters_first = &w;
     s->waiters_last = &w;
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     while (sem_wait(&w.woken) != 0) CHECK(errno == EINTR);
@@ -163,7 +165,7 @@ static bool changes_state(const struct hub_cmd *c) {
 /* Called with the lock, returns without it. */
 static enum step_result step_unlocking(struct hub_server *s, const struct hub_cmd *cmd,
                                        struct wire_answer *out_answer) {
-    enum step_result refused = s->mode == SERVER_STOPPING                         ? STEP_STOPPING
+    enum step_result refused = s->mode == SERVER_STOPPING                     ? STEP_STOPPING
                                : s->mode == SERVER_FULL && changes_state(cmd) ? STEP_FULL
                                                                               : STEP_DONE;
     if (refused != STEP_DONE) {
@@ -251,8 +253,8 @@ static void rebuild_locked(struct hub_server *s) {
 }
 
 static void enter_full(struct hub_server *s, const struct err *e) {
-    log_line(LOG_ERROR, "hub", "journal_full", "cause=\"%s\" remedy=\"free space on the disk of %s\"",
-             e->text, s->dir.path);
+    log_line(LOG_ERROR, "hub", "journal_full",
+             "cause=\"%s\" remedy=\"free space on the disk of %s\"", e->text, s->dir.path);
     s->times.full_times++;
     rebuild_locked(s);
     if (s->mode != SERVER_STOPPING) s->mode = SERVER_FULL;
@@ -349,13 +351,17 @@ static void *journal_main(void *arg) {
     for (;;) {
         /* A due snapshot goes before more records: a busy hub's queue is never empty. */
         bool due = s->snapshot_ready && s->seq_durable >= s->snapshot_seq;
-        if (due && s->mode != SERVER_FULL) store_snapshot(s);
-        else if (s->queue_count > 0) append_queue(s, &b);
-        else if (s->mode == SERVER_STOPPING) break;
+        if (due && s->mode != SERVER_FULL)
+            store_snapshot(s);
+        else if (s->queue_count > 0)
+            append_queue(s, &b);
+        else if (s->mode == SERVER_STOPPING)
+            break;
         else if (s->mode == SERVER_FULL) {
             cond_wait_until(&s->work, &s->lock, os_now() + NS_PER_S);
             if (s->mode == SERVER_FULL) try_leave_full(s, &b);
-        } else pthread_cond_wait(&s->work, &s->lock);
+        } else
+            pthread_cond_wait(&s->work, &s->lock);
     }
     pthread_mutex_unlock(&s->lock);
     buf_fini(&b.bytes);
@@ -411,7 +417,8 @@ static enum brg_status verify_head(struct hub_server *s, struct err *e) {
         return err_set(e, BRG_E_JOURNAL, "%s: the journal has no version %llu", s->dir.path,
                        (unsigned long long)v.head);
     if (!blobs_has(s->blobs, &head.checkpoint))
-        return err_set(e, BRG_E_CHECKPOINT, "%s: the checkpoint of version %llu is missing; restore "
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "%s: the checkpoint of version %llu is missing; restore "
                        "its file, or roll back to an older version from a copy of the run",
                        s->dir.path, (unsigned long long)v.head);
     return blobs_verify(s->blobs, &head.checkpoint, e);

@@ -23,7 +23,7 @@ struct MHD_Daemon;
 
 enum server_mode {
     SERVER_SERVING = 0,
-    SERVER_FULL = 1,     /* the journal has no space: reads only, probing for space */
+    SERVER_FULL = 1, /* the journal has no space: reads only, probing for space */
     SERVER_STOPPING = 2,
 };
 enum { STRIPES = 64, RECORDS_BYTES_MAX = 64 << 20, SNAPSHOT_BYTES_MAX = 512 << 20 };
@@ -57,13 +57,13 @@ struct hub_server {
     pthread_mutex_t stripes[STRIPES]; /* one upload or commit of a contribution at a time */
 
     pthread_mutex_t lock;
-    pthread_cond_t work, tick, merge; /* all on CLOCK_MONOTONIC */
+    pthread_cond_t work, tick, merge;            /* all on CLOCK_MONOTONIC */
     struct waiter *waiters_first, *waiters_last; /* by seq */
     enum server_mode mode;
     struct hub *hub;
     struct hub_out out;
-    uint64_t generation;      /* grows with each rebuild; what waited for an older one is void */
-    struct buf queue;         /* framed records that are not durable yet */
+    uint64_t generation; /* grows with each rebuild; what waited for an older one is void */
+    struct buf queue;    /* framed records that are not durable yet */
     uint32_t queue_count;
     uint64_t seq_queued, seq_durable;
     bool snapshot_ready;
@@ -72,7 +72,11 @@ struct hub_server {
     bool merge_ready;
     struct plan_job job;
     time_ns tick_at;
-    struct { uint64_t version; double max; bool known; } theta_max[4]; /* of the last bases asked for */
+    struct {
+        uint64_t version;
+        double max;
+        bool known;
+    } theta_max[4]; /* of the last bases asked for */
     uint32_t theta_max_next;
     struct server_times times;
 };

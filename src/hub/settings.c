@@ -45,7 +45,8 @@ static const struct config_key keys[] = {
     {"outer", "codec", CONFIG_ENUM, .def = "int8", .choices = codecs,
      .help = "how contributions are coded"},
     {"outer", "quorum", CONFIG_U64, .def = "1", .min = 1, .max = 4096,
-     .help = "sites that must have handed in before the others are waited for no longer than grace"},
+     .help =
+         "sites that must have handed in before the others are waited for no longer than grace"},
     {"outer", "grace", CONFIG_DURATION, .def = "60s", .min = 0, .max = 86400e9,
      .help = "how long, from the quorum on, a round waits for the other live sites"},
     {"outer", "staleness_max", CONFIG_U64, .def = "1", .min = 0, .max = 64,
@@ -93,7 +94,8 @@ static void take_rounds(const struct config *c, struct hub_settings *s) {
     CHECK(codec_parse(codecs[config_enum(c, "outer", "codec")], &s->codec));
 }
 
-static void take_training(const struct config *c, const struct run_facts *f, struct hub_settings *s) {
+static void take_training(const struct config *c, const struct run_facts *f,
+                          struct hub_settings *s) {
     s->schedule.kind = (enum schedule_kind)(config_enum(c, "train", "schedule") + 1);
     s->schedule.lr = config_f64(c, "train", "lr");
     s->schedule.lr_min_ratio = config_f64(c, "train", "lr_min_ratio");
@@ -132,8 +134,9 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     if (s->lease_samples_min > s->lease_samples_max)
         return config_fail(c, "lease", "samples_min", e, "is larger than lease.samples_max");
     if (s->heartbeat_ns * 2 > s->ttl_ns)
-        return config_fail(c, "lease", "heartbeat", e,
-                           "is more than half of lease.ttl; one lost heartbeat would cost the lease");
+        return config_fail(
+            c, "lease", "heartbeat", e,
+            "is more than half of lease.ttl; one lost heartbeat would cost the lease");
     if (r.hub.schedule.tokens_warmup > r.hub.schedule.tokens_total)
         return config_fail(c, "train", "warmup_tokens", e, "is more than the run's %.0f tokens",
                            r.hub.schedule.tokens_total);
@@ -181,12 +184,15 @@ void run_describe(const struct run_settings *s, const struct run_facts *f, const
 }
 
 /* ---- Facts --------------------------------------------------------------------------------------- */
-static const struct field facts_fields[] = {
-    FIELD(run_facts, run, JSON_ID),          FIELD(run_facts, fingerprint, JSON_HASH),
-    FIELD(run_facts, tensors, JSON_HASH),    FIELD(run_facts, parameters, JSON_U64),
-    FIELD(run_facts, positions, JSON_U64),   FIELD(run_facts, order_seed, JSON_HEX64),
-    FIELD(run_facts, seq_len, JSON_U32),     FIELD(run_facts, vocab_size, JSON_U32),
-    FIELD_END};
+static const struct field facts_fields[] = {FIELD(run_facts, run, JSON_ID),
+                                            FIELD(run_facts, fingerprint, JSON_HASH),
+                                            FIELD(run_facts, tensors, JSON_HASH),
+                                            FIELD(run_facts, parameters, JSON_U64),
+                                            FIELD(run_facts, positions, JSON_U64),
+                                            FIELD(run_facts, order_seed, JSON_HEX64),
+                                            FIELD(run_facts, seq_len, JSON_U32),
+                                            FIELD(run_facts, vocab_size, JSON_U32),
+                                            FIELD_END};
 
 void run_facts_encode(const struct run_facts *f, struct buf *out) {
     bool first = true;

@@ -27,7 +27,7 @@ enum brg_status run_facts_decode(const void *json, size_t n, struct run_facts *o
 
 struct run_settings {
     struct hub_settings hub;
-    double eps, clip;               /* of the inner AdamW, for wire_run */
+    double eps, clip; /* of the inner AdamW, for wire_run */
     uint64_t keep_checkpoints, keep_every;
     char listen[256];
 };

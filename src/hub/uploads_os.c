@@ -36,17 +36,19 @@ enum MHD_Result upload_begin(struct exchange *x) {
     const char *offset = MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, "offset");
     const char *length = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Length");
     if (!did_parse(x))
-        return reply_problem(x, 400, WIRE_BAD, "a contribution is named by 32 lower-case hex digits");
+        return reply_problem(x, 400, WIRE_BAD,
+                             "a contribution is named by 32 lower-case hex digits");
     if (offset == NULL || !parse_u64(offset, &x->offset))
         return reply_problem(x, 400, WIRE_BAD, "want ?offset=N, the place of the first byte");
     if (length != NULL && !parse_u64(length, &bytes)) bytes = 0;
     if (x->offset > max || bytes > max - x->offset)
-        return reply_problem(x, 413, WIRE_BAD, "a contribution of this run has at most %" PRIu64 " bytes",
-                             max);
+        return reply_problem(x, 413, WIRE_BAD,
+                             "a contribution of this run has at most %" PRIu64 " bytes", max);
     uint64_t have = part_bytes(x);
     if (x->offset != have)
-        return reply_offset(x, 409, have, "the piece does not begin where the last one ended; go on at "
-                                          "offset");
+        return reply_offset(x, 409, have,
+                            "the piece does not begin where the last one ended; go on at "
+                            "offset");
     return MHD_YES;
 }
 
@@ -74,10 +76,12 @@ enum MHD_Result upload_end(struct exchange *x) {
     enum brg_status st = x->upload_status;
     if (st == BRG_OK) return reply_offset(x, 200, x->offset + x->received, "");
     if (st == BRG_E_MESSAGE) /* another writer of the same contribution was faster */
-        return reply_offset(x, 409, part_bytes(x), "the piece does not begin where the last one ended; "
-                                                   "go on at offset");
+        return reply_offset(x, 409, part_bytes(x),
+                            "the piece does not begin where the last one ended; "
+                            "go on at offset");
     if (st == BRG_E_LIMIT)
-        return reply_problem(x, 413, WIRE_BAD, "a contribution of this run has at most %" PRIu64 " bytes",
+        return reply_problem(x, 413, WIRE_BAD,
+                             "a contribution of this run has at most %" PRIu64 " bytes",
                              s->dir.settings.hub.delta_bytes_max);
     if (status_class(st) == BRG_CLASS_FULL) return reply_step(x, STEP_FULL);
     log_line(LOG_ERROR, "hub", "upload_failed", "cause=\"%s\"", x->upload_error.text);
@@ -86,7 +90,8 @@ enum MHD_Result upload_end(struct exchange *x) {
 
 enum MHD_Result handle_blob_get(struct exchange *x) {
     if (!did_parse(x))
-        return reply_problem(x, 400, WIRE_BAD, "a contribution is named by 32 lower-case hex digits");
+        return reply_problem(x, 400, WIRE_BAD,
+                             "a contribution is named by 32 lower-case hex digits");
     return reply_offset(x, 200, part_bytes(x), "");
 }
 
@@ -134,7 +139,8 @@ static enum brg_status blob_inspect(struct hub_server *s, const struct wire_comm
     bool of_content = st == BRG_E_MESSAGE || st == BRG_E_CORRUPT || st == BRG_E_NONFINITE;
     if (st != BRG_OK && !of_content) return st;
     v->status = st;
-    if (st != BRG_OK) (void)snprintf(v->text, sizeof v->text, "%.*s", (int)sizeof v->text - 1, e->text);
+    if (st != BRG_OK)
+        (void)snprintf(v->text, sizeof v->text, "%.*s", (int)sizeof v->text - 1, e->text);
     v->norm = f.norm;
     v->max_abs = f.max_abs;
     v->cos_m = f.cos_m;
@@ -170,15 +176,16 @@ static enum MHD_Result commit_locked(struct exchange *x, const struct wire_reque
     if (status_class(st) == BRG_CLASS_FULL) return reply_step(x, STEP_FULL);
     if (st != BRG_OK) {
         log_line(LOG_ERROR, "hub", "commit_failed", "cause=\"%s\"", e.text);
-        return reply_problem(x, 503, WIRE_RETRY, "the hub could not read the contribution; come again");
+        return reply_problem(x, 503, WIRE_RETRY,
+                             "the hub could not read the contribution; come again");
     }
     cmd.kind = HUB_CMD_REQUEST;
     cmd.wall = os_wall();
     cmd.request = r;
     enum step_result step = server_step(s, &cmd, &a);
     if (step != STEP_DONE) return reply_step(x, step);
-    bool taken = a.code == WIRE_OK && (a.u.commit.outcome == OUTCOME_STAGED ||
-                                       a.u.commit.outcome == OUTCOME_MERGED);
+    bool taken = a.code == WIRE_OK &&
+                 (a.u.commit.outcome == OUTCOME_STAGED || a.u.commit.outcome == OUTCOME_MERGED);
     if (!taken && a.code != WIRE_RETRY && r->u.commit.bytes > 0)
         server_drop_blob_if_unused(s, &r->u.commit.blob);
     return reply_answer(x, &a);

@@ -83,8 +83,10 @@ static void value_put(struct buf *out, const struct field *f, const uint8_t *p) 
 void json_fields_put(struct buf *out, const struct field *fields, const void *base, bool *first) {
     for (const struct field *f = fields; f->name != NULL; f++) {
         json_key(out, first, f->name);
-        if (f->type == JSON_LIST) list_put(out, f, base);
-        else value_put(out, f, (const uint8_t *)base + f->offset);
+        if (f->type == JSON_LIST)
+            list_put(out, f, base);
+        else
+            value_put(out, f, (const uint8_t *)base + f->offset);
     }
 }
 
@@ -164,8 +166,9 @@ static enum brg_status number_get(const json_t *v, const struct field *f, uint8_
         return BRG_OK;
     }
     if (!integer_get(v, f->type == JSON_U32 ? UINT32_MAX : JSON_NUMBER_MAX, &u))
-        return wrong(e, where, f, f->type == JSON_U32 ? "an integer from 0 to 4294967295"
-                                                      : "an integer from 0 to 2^53");
+        return wrong(e, where, f,
+                     f->type == JSON_U32 ? "an integer from 0 to 4294967295"
+                                         : "an integer from 0 to 2^53");
     if (f->type == JSON_U32) {
         uint32_t u32 = (uint32_t)u;
         memcpy(p, &u32, sizeof u32);
@@ -202,7 +205,8 @@ static enum brg_status value_get(const json_t *v, const struct field *f, uint8_t
         if (!hex_get(v, p, HASH_BYTES)) return wrong(e, where, f, "64 lower-case hex digits");
         return BRG_OK;
     case JSON_TEXT:
-        if (!text_get(v, (char *)p, f->max)) return wrong(e, where, f, "a string (or it is too long)");
+        if (!text_get(v, (char *)p, f->max))
+            return wrong(e, where, f, "a string (or it is too long)");
         return BRG_OK;
     case JSON_NAME:
         if (!name_get(v, f, &name)) return wrong(e, where, f, "one of the known names");
@@ -232,7 +236,8 @@ enum brg_status json_object_parse(const void *data, size_t n, size_t bytes_max, 
                                   struct err *e) {
     json_error_t at;
     if (n > bytes_max)
-        return err_set(e, BRG_E_MESSAGE, "message: %zu bytes, at most %zu are allowed", n, bytes_max);
+        return err_set(e, BRG_E_MESSAGE, "message: %zu bytes, at most %zu are allowed", n,
+                       bytes_max);
     json_t *object = json_loadb(n > 0 ? data : "", n, JSON_REJECT_DUPLICATES, &at);
     if (object == NULL)
         return err_set(e, BRG_E_MESSAGE, "message: not valid JSON at byte %d: %s", at.position,

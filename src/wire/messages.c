@@ -12,9 +12,12 @@
 #include "wire/json.h"
 #include "wire/wire.h"
 
-static const char *const kind_names[] = {NULL,        "join",   "lease",  "heartbeat", "shrink_ok",
-                                         "return",    "commit", "outcome", "leave"};
-static const struct { const char *name; int http; } codes[] = {
+static const char *const kind_names[] = {NULL,     "join",   "lease",   "heartbeat", "shrink_ok",
+                                         "return", "commit", "outcome", "leave"};
+static const struct {
+    const char *name;
+    int http;
+} codes[] = {
     [WIRE_OK] = {"OK", 200},
     [WIRE_RETRY] = {"RETRY", 503},
     [WIRE_FENCED] = {"FENCED", 409},
@@ -26,8 +29,9 @@ static const struct { const char *name; int http; } codes[] = {
     [WIRE_UPLOAD] = {"UPLOAD", 409},
     [WIRE_COMPLETE] = {"COMPLETE", 200},
 };
-static const char *const code_names[] = {"OK",  "RETRY",        "FENCED",     "MISMATCH", "HUB_BEHIND",
-                                         "BAD", "UNKNOWN_SITE", "KEY_REUSED", "UPLOAD",   "COMPLETE"};
+static const char *const code_names[] = {"OK",         "RETRY",   "FENCED",       "MISMATCH",
+                                         "HUB_BEHIND", "BAD",     "UNKNOWN_SITE", "KEY_REUSED",
+                                         "UPLOAD",     "COMPLETE"};
 static const char *const phase_names[] = {"joining", "syncing", "training", "waiting", "draining"};
 static const char *const verdict_names[] = {NULL, "kept", "gone", "wish"};
 static const char *const outcome_names[] = {"unknown", "staged", "merged", "rejected", "discarded"};
@@ -86,17 +90,17 @@ bool wire_name_valid(const char *name) {
 static const struct field range_fields[] = {FIELD(range, start, JSON_U64),
                                             FIELD(range, count, JSON_U64), FIELD_END};
 static const struct field lease_fields[] = {
-    FIELD(wire_lease, tok, JSON_HEX64),      FIELD(wire_lease, nonce, JSON_HEX64),
-    FIELD(wire_lease, epoch, JSON_U32),      FIELD(wire_lease, count, JSON_U64),
+    FIELD(wire_lease, tok, JSON_HEX64),           FIELD(wire_lease, nonce, JSON_HEX64),
+    FIELD(wire_lease, epoch, JSON_U32),           FIELD(wire_lease, count, JSON_U64),
     FIELD_LIST(wire_lease, ranges, range_fields), FIELD_END};
 static const struct field part_fields[] = {FIELD(wire_part, tok, JSON_HEX64),
                                            FIELD(wire_part, nonce, JSON_HEX64),
                                            FIELD(wire_part, done, JSON_U64), FIELD_END};
 static const struct field skip_fields[] = {FIELD(wire_skip, position, JSON_U64),
                                            FIELD_TEXT(wire_skip, reason), FIELD_END};
-static const struct field progress_fields[] = {FIELD(wire_progress, tok, JSON_HEX64),
-                                               FIELD(wire_progress, done, JSON_U64),
-                                               FIELD(wire_progress, read_ahead, JSON_U64), FIELD_END};
+static const struct field progress_fields[] = {
+    FIELD(wire_progress, tok, JSON_HEX64), FIELD(wire_progress, done, JSON_U64),
+    FIELD(wire_progress, read_ahead, JSON_U64), FIELD_END};
 static const struct field state_fields[] = {FIELD(wire_lease_state, tok, JSON_HEX64),
                                             FIELD_NAME(wire_lease_state, verdict, verdict_names),
                                             FIELD(wire_lease_state, keep, JSON_U64), FIELD_END};
@@ -106,51 +110,52 @@ static const struct field round_fields[] = {
     FIELD(wire_round, steps_target, JSON_U64), FIELD(wire_round, drain, JSON_BOOL),
     FIELD(wire_round, complete, JSON_BOOL),    FIELD_END};
 
-static const struct field join_fields[] = {
-    FIELD(wire_join, boot, JSON_ID),
-    FIELD(wire_join, protocol, JSON_U32),
-    FIELD(wire_join, fingerprint, JSON_HASH),
-    FIELD(wire_join, tensors, JSON_HASH),
-    FIELD_OPT(wire_join, version_seen, JSON_U64),
-    FIELD_OPT(wire_join, term_seen, JSON_U32),
-    FIELD(wire_join, tokens_per_sample, JSON_U32),
-    FIELD_LIST(wire_join, resume, part_fields),
-    FIELD_END};
+static const struct field join_fields[] = {FIELD(wire_join, boot, JSON_ID),
+                                           FIELD(wire_join, protocol, JSON_U32),
+                                           FIELD(wire_join, fingerprint, JSON_HASH),
+                                           FIELD(wire_join, tensors, JSON_HASH),
+                                           FIELD_OPT(wire_join, version_seen, JSON_U64),
+                                           FIELD_OPT(wire_join, term_seen, JSON_U32),
+                                           FIELD(wire_join, tokens_per_sample, JSON_U32),
+                                           FIELD_LIST(wire_join, resume, part_fields),
+                                           FIELD_END};
 static const struct field lease_request_fields[] = {FIELD(wire_lease_request, want, JSON_U64),
                                                     FIELD(wire_lease_request, base, JSON_U64),
                                                     FIELD_END};
-static const struct field heartbeat_fields[] = {
-    FIELD(wire_heartbeat, hb_seq, JSON_U64),
-    FIELD(wire_heartbeat, base, JSON_U64),
-    FIELD_OPT(wire_heartbeat, steps_total, JSON_U64),
-    FIELD_NAME(wire_heartbeat, phase, phase_names),
-    FIELD_OPT(wire_heartbeat, steps_per_s, JSON_F64),
-    FIELD_OPT(wire_heartbeat, tokens_per_s, JSON_F64),
-    FIELD_OPT(wire_heartbeat, loss, JSON_F64),
-    FIELD_OPT(wire_heartbeat, pending, JSON_U64),
-    FIELD_LIST(wire_heartbeat, leases, progress_fields),
-    FIELD_END};
+static const struct field heartbeat_fields[] = {FIELD(wire_heartbeat, hb_seq, JSON_U64),
+                                                FIELD(wire_heartbeat, base, JSON_U64),
+                                                FIELD_OPT(wire_heartbeat, steps_total, JSON_U64),
+                                                FIELD_NAME(wire_heartbeat, phase, phase_names),
+                                                FIELD_OPT(wire_heartbeat, steps_per_s, JSON_F64),
+                                                FIELD_OPT(wire_heartbeat, tokens_per_s, JSON_F64),
+                                                FIELD_OPT(wire_heartbeat, loss, JSON_F64),
+                                                FIELD_OPT(wire_heartbeat, pending, JSON_U64),
+                                                FIELD_LIST(wire_heartbeat, leases, progress_fields),
+                                                FIELD_END};
 static const struct field shrink_ok_fields[] = {FIELD(wire_shrink_ok, tok, JSON_HEX64),
                                                 FIELD(wire_shrink_ok, nonce, JSON_HEX64),
                                                 FIELD(wire_shrink_ok, keep, JSON_U64), FIELD_END};
 static const struct field return_fields[] = {FIELD(wire_return, tok, JSON_HEX64),
                                              FIELD(wire_return, nonce, JSON_HEX64), FIELD_END};
-static const struct field commit_fields[] = {
-    FIELD(wire_commit, did, JSON_ID),        FIELD(wire_commit, base, JSON_U64),
-    FIELD(wire_commit, tokens, JSON_U64),    FIELD(wire_commit, steps, JSON_U64),
-    FIELD(wire_commit, lr_sum, JSON_F64),    FIELD_OPT(wire_commit, loss, JSON_F64),
-    FIELD(wire_commit, elements, JSON_U64),  FIELD(wire_commit, bytes, JSON_U64),
-    FIELD(wire_commit, codec, JSON_U32),     FIELD(wire_commit, blob, JSON_HASH),
-    FIELD_OPT(wire_commit, keep_rest, JSON_BOOL),
-    FIELD_LIST(wire_commit, parts, part_fields),
-    FIELD_LIST(wire_commit, skips, skip_fields),
-    FIELD_END};
+static const struct field commit_fields[] = {FIELD(wire_commit, did, JSON_ID),
+                                             FIELD(wire_commit, base, JSON_U64),
+                                             FIELD(wire_commit, tokens, JSON_U64),
+                                             FIELD(wire_commit, steps, JSON_U64),
+                                             FIELD(wire_commit, lr_sum, JSON_F64),
+                                             FIELD_OPT(wire_commit, loss, JSON_F64),
+                                             FIELD(wire_commit, elements, JSON_U64),
+                                             FIELD(wire_commit, bytes, JSON_U64),
+                                             FIELD(wire_commit, codec, JSON_U32),
+                                             FIELD(wire_commit, blob, JSON_HASH),
+                                             FIELD_OPT(wire_commit, keep_rest, JSON_BOOL),
+                                             FIELD_LIST(wire_commit, parts, part_fields),
+                                             FIELD_LIST(wire_commit, skips, skip_fields),
+                                             FIELD_END};
 static const struct field outcome_fields[] = {FIELD(wire_outcome_request, did, JSON_ID), FIELD_END};
 
-static const struct field request_fields[] = {FIELD_TEXT(wire_request, site),
-                                              FIELD(wire_request, run, JSON_ID),
-                                              FIELD_OPT(wire_request, inc, JSON_U32),
-                                              FIELD_OPT(wire_request, req, JSON_U64), FIELD_END};
+static const struct field request_fields[] = {
+    FIELD_TEXT(wire_request, site), FIELD(wire_request, run, JSON_ID),
+    FIELD_OPT(wire_request, inc, JSON_U32), FIELD_OPT(wire_request, req, JSON_U64), FIELD_END};
 
 static const struct field join_answer_fields[] = {
     FIELD(wire_join_answer, inc, JSON_U32),
@@ -160,8 +165,7 @@ static const struct field join_answer_fields[] = {
     FIELD(wire_join_answer, heartbeat_ms, JSON_U32),
     FIELD_END};
 static const struct field lease_answer_fields[] = {
-    FIELD(wire_lease_answer, granted, JSON_BOOL),
-    FIELD_OPT(wire_lease_answer, wait_ms, JSON_U32),
+    FIELD(wire_lease_answer, granted, JSON_BOOL), FIELD_OPT(wire_lease_answer, wait_ms, JSON_U32),
     FIELD_STRUCT(wire_lease_answer, round, round_fields), FIELD_END};
 static const struct field granted_fields[] = {FIELD_STRUCT(wire_lease_answer, lease, lease_fields),
                                               FIELD_END};
@@ -177,34 +181,51 @@ static const struct field commit_answer_fields[] = {
     FIELD(wire_commit_answer, consumer, JSON_ID),
     FIELD(wire_commit_answer, offset, JSON_U64),
     FIELD(wire_commit_answer, has_rest, JSON_BOOL),
-    FIELD_STRUCT(wire_commit_answer, round, round_fields), FIELD_END};
+    FIELD_STRUCT(wire_commit_answer, round, round_fields),
+    FIELD_END};
 static const struct field rest_fields[] = {FIELD_STRUCT(wire_commit_answer, rest, lease_fields),
                                            FIELD_END};
 static const struct field answer_fields[] = {FIELD_NAME(wire_answer, code, code_names),
                                              FIELD(wire_answer, req, JSON_U64),
                                              FIELD(wire_answer, term, JSON_U32), FIELD_END};
-static const struct field problem_fields[] = {FIELD_TEXT(wire_answer, text),
-                                              FIELD_OPT(wire_answer, retry_ms, JSON_U32), FIELD_END};
+static const struct field problem_fields[] = {
+    FIELD_TEXT(wire_answer, text), FIELD_OPT(wire_answer, retry_ms, JSON_U32), FIELD_END};
 
-static const struct field run_fields[] = {
-    FIELD(wire_run, run, JSON_ID),            FIELD(wire_run, protocol, JSON_U32),
-    FIELD(wire_run, seq_len, JSON_U32),       FIELD(wire_run, epochs, JSON_U32),
-    FIELD(wire_run, codec, JSON_U32),         FIELD(wire_run, vocab_size, JSON_U32),
-    FIELD(wire_run, parameters, JSON_U64),    FIELD(wire_run, positions, JSON_U64),
-    FIELD(wire_run, head, JSON_U64),          FIELD(wire_run, order_seed, JSON_HEX64),
-    FIELD(wire_run, fingerprint, JSON_HASH),  FIELD(wire_run, tensors, JSON_HASH),
-    FIELD(wire_run, theta, JSON_HASH),        FIELD(wire_run, lr, JSON_F64),
-    FIELD(wire_run, lr_min_ratio, JSON_F64),  FIELD(wire_run, warmup_tokens, JSON_F64),
-    FIELD(wire_run, tokens_total, JSON_F64),  FIELD(wire_run, decay_share, JSON_F64),
-    FIELD(wire_run, schedule, JSON_U32),      FIELD(wire_run, beta1, JSON_F64),
-    FIELD(wire_run, beta2, JSON_F64),         FIELD(wire_run, eps, JSON_F64),
-    FIELD(wire_run, weight_decay, JSON_F64),  FIELD(wire_run, clip, JSON_F64),
-    FIELD(wire_run, steps, JSON_U64),         FIELD(wire_run, ttl_ms, JSON_U32),
-    FIELD(wire_run, heartbeat_ms, JSON_U32),  FIELD_TEXT(wire_run, model_json),
-    FIELD_END};
+static const struct field run_fields[] = {FIELD(wire_run, run, JSON_ID),
+                                          FIELD(wire_run, protocol, JSON_U32),
+                                          FIELD(wire_run, seq_len, JSON_U32),
+                                          FIELD(wire_run, epochs, JSON_U32),
+                                          FIELD(wire_run, codec, JSON_U32),
+                                          FIELD(wire_run, vocab_size, JSON_U32),
+                                          FIELD(wire_run, parameters, JSON_U64),
+                                          FIELD(wire_run, positions, JSON_U64),
+                                          FIELD(wire_run, head, JSON_U64),
+                                          FIELD(wire_run, order_seed, JSON_HEX64),
+                                          FIELD(wire_run, fingerprint, JSON_HASH),
+                                          FIELD(wire_run, tensors, JSON_HASH),
+                                          FIELD(wire_run, theta, JSON_HASH),
+                                          FIELD(wire_run, lr, JSON_F64),
+                                          FIELD(wire_run, lr_min_ratio, JSON_F64),
+                                          FIELD(wire_run, warmup_tokens, JSON_F64),
+                                          FIELD(wire_run, tokens_total, JSON_F64),
+                                          FIELD(wire_run, decay_share, JSON_F64),
+                                          FIELD(wire_run, schedule, JSON_U32),
+                                          FIELD(wire_run, beta1, JSON_F64),
+                                          FIELD(wire_run, beta2, JSON_F64),
+                                          FIELD(wire_run, eps, JSON_F64),
+                                          FIELD(wire_run, weight_decay, JSON_F64),
+                                          FIELD(wire_run, clip, JSON_F64),
+                                          FIELD(wire_run, steps, JSON_U64),
+                                          FIELD(wire_run, ttl_ms, JSON_U32),
+                                          FIELD(wire_run, heartbeat_ms, JSON_U32),
+                                          FIELD_TEXT(wire_run, model_json),
+                                          FIELD_END};
 
 /* The fields of each kind and where they lie in the request; leave has none. */
-static const struct { const struct field *fields; size_t offset; } request_bodies[] = {
+static const struct {
+    const struct field *fields;
+    size_t offset;
+} request_bodies[] = {
     [WIRE_JOIN] = {join_fields, offsetof(struct wire_request, u.join)},
     [WIRE_LEASE] = {lease_request_fields, offsetof(struct wire_request, u.lease)},
     [WIRE_HEARTBEAT] = {heartbeat_fields, offsetof(struct wire_request, u.heartbeat)},
@@ -214,7 +235,10 @@ static const struct { const struct field *fields; size_t offset; } request_bodie
     [WIRE_OUTCOME] = {outcome_fields, offsetof(struct wire_request, u.outcome)},
     [WIRE_LEAVE] = {NULL, 0},
 };
-static const struct { const struct field *fields; size_t offset; } answer_bodies[] = {
+static const struct {
+    const struct field *fields;
+    size_t offset;
+} answer_bodies[] = {
     [WIRE_JOIN] = {join_answer_fields, offsetof(struct wire_answer, u.join)},
     [WIRE_LEASE] = {lease_answer_fields, offsetof(struct wire_answer, u.lease)},
     [WIRE_HEARTBEAT] = {heartbeat_answer_fields, offsetof(struct wire_answer, u.heartbeat)},
@@ -230,7 +254,8 @@ static enum brg_status lease_check(const struct wire_lease *l, const char *where
     uint64_t sum = 0;
     for (uint32_t i = 0; i < l->ranges_count; i++) {
         const struct range *r = &l->ranges[i];
-        if (r->count == 0 || r->count > JSON_NUMBER_MAX - r->start || r->count > JSON_NUMBER_MAX - sum)
+        if (r->count == 0 || r->count > JSON_NUMBER_MAX - r->start ||
+            r->count > JSON_NUMBER_MAX - sum)
             return err_set(e, BRG_E_MESSAGE, "%s.ranges[%u]: empty or too large", where, i);
         sum += r->count;
     }
@@ -241,14 +266,15 @@ static enum brg_status lease_check(const struct wire_lease *l, const char *where
 
 static enum brg_status request_check(const struct wire_request *r, struct err *e) {
     if (!wire_name_valid(r->site))
-        return err_set(e, BRG_E_MESSAGE,
-                       "request.site: want 1 to %d of a-z 0-9 - _, beginning with a letter or digit",
-                       WIRE_NAME_MAX - 1);
+        return err_set(
+            e, BRG_E_MESSAGE,
+            "request.site: want 1 to %d of a-z 0-9 - _, beginning with a letter or digit",
+            WIRE_NAME_MAX - 1);
     if (r->kind == WIRE_HEARTBEAT) {
         for (uint32_t i = 0; i < r->u.heartbeat.leases_count; i++) {
             if (r->u.heartbeat.leases[i].read_ahead < r->u.heartbeat.leases[i].done)
-                return err_set(e, BRG_E_MESSAGE, "heartbeat.leases[%u].read_ahead: is less than done",
-                               i);
+                return err_set(e, BRG_E_MESSAGE,
+                               "heartbeat.leases[%u].read_ahead: is less than done", i);
         }
     }
     if (r->kind == WIRE_COMMIT && r->u.commit.parts_count == 0)
@@ -320,10 +346,12 @@ void wire_answer_encode(const struct wire_answer *a, struct buf *out) {
 
 static enum brg_status answer_read(enum wire_kind kind, const json_t *o, struct wire_answer *a,
                                    struct err *e) {
-    static const struct field text_field[] = {
-        {.name = "text", .type = JSON_TEXT, .optional = true,
-         .offset = offsetof(struct wire_answer, text), .max = WIRE_TEXT_MAX},
-        FIELD_END};
+    static const struct field text_field[] = {{.name = "text",
+                                               .type = JSON_TEXT,
+                                               .optional = true,
+                                               .offset = offsetof(struct wire_answer, text),
+                                               .max = WIRE_TEXT_MAX},
+                                              FIELD_END};
     a->kind = kind;
     TRY(json_fields_get(o, answer_fields, a, "answer", e));
     if (!answer_has_body(a->code)) return json_fields_get(o, problem_fields, a, "answer", e);

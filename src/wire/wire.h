@@ -57,34 +57,38 @@ const char *wire_kind_name(enum wire_kind k); /* "join", "lease", ... as in the 
 bool wire_kind_parse(const char *name, enum wire_kind *out);
 
 enum wire_phase { /* what the site is doing, for people and for `status` */
-    PHASE_JOINING = 0, PHASE_SYNCING = 1, PHASE_TRAINING = 2, PHASE_WAITING = 3, PHASE_DRAINING = 4,
+                  PHASE_JOINING = 0,
+                  PHASE_SYNCING = 1,
+                  PHASE_TRAINING = 2,
+                  PHASE_WAITING = 3,
+                  PHASE_DRAINING = 4,
 };
 const char *wire_phase_name(enum wire_phase p); /* "joining", ... as on the wire */
 
 struct wire_join {
-    struct id128 boot;            /* random, one a process start; makes JOIN idempotent */
+    struct id128 boot; /* random, one a process start; makes JOIN idempotent */
     uint32_t protocol;
-    struct hash fingerprint;      /* data set and order */
-    struct hash tensors;          /* names and shapes of the parameters */
-    uint64_t version_seen;        /* highest version and term this site ever saw: HUB_BEHIND */
+    struct hash fingerprint; /* data set and order */
+    struct hash tensors;     /* names and shapes of the parameters */
+    uint64_t version_seen;   /* highest version and term this site ever saw: HUB_BEHIND */
     uint32_t term_seen;
     uint32_t tokens_per_sample;
     uint32_t resume_count;
     struct wire_part resume[WIRE_LEASES_MAX]; /* leases in the local checkpoint */
 };
 struct wire_lease_request {
-    uint64_t want;                /* samples */
-    uint64_t base;                /* version this site has loaded: READY */
+    uint64_t want; /* samples */
+    uint64_t base; /* version this site has loaded: READY */
 };
 struct wire_progress {
     uint64_t tok, done, read_ahead; /* read_ahead >= done: what is fetched already */
 };
 struct wire_heartbeat {
-    uint64_t hb_seq;              /* grows within an incarnation */
-    uint64_t base, steps_total;   /* steps of this incarnation */
+    uint64_t hb_seq;            /* grows within an incarnation */
+    uint64_t base, steps_total; /* steps of this incarnation */
     enum wire_phase phase;
     double steps_per_s, tokens_per_s, loss; /* of the last seconds; 0 where unknown */
-    uint64_t pending;             /* contributions handed in or under way, not merged yet */
+    uint64_t pending; /* contributions handed in or under way, not merged yet */
     uint32_t leases_count;
     struct wire_progress leases[WIRE_LEASES_MAX];
 };
@@ -95,15 +99,15 @@ struct wire_return {
     uint64_t tok, nonce;
 };
 struct wire_commit {
-    struct id128 did;             /* names the contribution for ever: idempotency key */
-    uint64_t base;                /* version the site had rebased on when it cut the delta */
-    uint64_t tokens, steps;       /* tokens counts trained predictions = samples done * T */
-    double lr_sum;                /* sum of the inner rates, for the AdamW bound */
-    double loss;                  /* mean training loss over the segment */
-    uint64_t elements, bytes;     /* of the delta: parameters, file size */
-    uint32_t codec;               /* enum codec */
-    struct hash blob;             /* SHA-256 of the delta file */
-    bool keep_rest;               /* the rest of the last lease becomes a new lease of this site */
+    struct id128 did;         /* names the contribution for ever: idempotency key */
+    uint64_t base;            /* version the site had rebased on when it cut the delta */
+    uint64_t tokens, steps;   /* tokens counts trained predictions = samples done * T */
+    double lr_sum;            /* sum of the inner rates, for the AdamW bound */
+    double loss;              /* mean training loss over the segment */
+    uint64_t elements, bytes; /* of the delta: parameters, file size */
+    uint32_t codec;           /* enum codec */
+    struct hash blob;         /* SHA-256 of the delta file */
+    bool keep_rest;           /* the rest of the last lease becomes a new lease of this site */
     uint32_t parts_count, skips_count;
     struct wire_part parts[WIRE_PARTS_MAX];
     struct wire_skip skips[WIRE_SKIPS_MAX];
@@ -116,8 +120,8 @@ struct wire_request {
     enum wire_kind kind;
     char site[WIRE_NAME_MAX];
     struct id128 run;
-    uint32_t inc;                 /* the fence: given by JOIN; 0 in JOIN itself and in OUTCOME */
-    uint64_t req;                 /* grows with each request of an incarnation; repeats are answered
+    uint32_t inc; /* the fence: given by JOIN; 0 in JOIN itself and in OUTCOME */
+    uint64_t req; /* grows with each request of an incarnation; repeats are answered
                                      as the first one was */
     union {
         struct wire_join join;
@@ -131,17 +135,22 @@ struct wire_request {
 };
 
 /* ---- Answers ------------------------------------------------------------------------------------ */
-enum wire_code { /* number, HTTP status, name, what the site does */
-    WIRE_OK = 0,          /* 200 */
-    WIRE_RETRY = 1,       /* 503: later, with back-off; nothing changed (also disk full: 507 RETRY) */
-    WIRE_FENCED = 2,      /* 409: a newer incarnation exists; stop */
-    WIRE_MISMATCH = 3,    /* 409: other data, other tensors, other protocol; stop and say which */
-    WIRE_HUB_BEHIND = 4,  /* 409: the hub is older than what this site saw; hold, an operator decides */
-    WIRE_BAD = 5,         /* 400: malformed; stop (a fault of the program) */
-    WIRE_UNKNOWN_SITE = 6,/* 409: join first */
-    WIRE_KEY_REUSED = 7,  /* 409: this did names another delta; stop (a fault of the program) */
-    WIRE_UPLOAD = 8,      /* 409 to COMMIT: the blob is not complete; u.commit.offset says where to go on */
-    WIRE_COMPLETE = 9,    /* 200: the run is complete; hand nothing in, leave */
+enum wire_code {              /* number, HTTP status, name, what the site does */
+                 WIRE_OK = 0, /* 200 */
+                 WIRE_RETRY =
+                     1, /* 503: later, with back-off; nothing changed (also disk full: 507 RETRY) */
+                 WIRE_FENCED = 2, /* 409: a newer incarnation exists; stop */
+                 WIRE_MISMATCH =
+                     3, /* 409: other data, other tensors, other protocol; stop and say which */
+                 WIRE_HUB_BEHIND =
+                     4, /* 409: the hub is older than what this site saw; hold, an operator decides */
+                 WIRE_BAD = 5,          /* 400: malformed; stop (a fault of the program) */
+                 WIRE_UNKNOWN_SITE = 6, /* 409: join first */
+                 WIRE_KEY_REUSED =
+                     7, /* 409: this did names another delta; stop (a fault of the program) */
+                 WIRE_UPLOAD =
+                     8, /* 409 to COMMIT: the blob is not complete; u.commit.offset says where to go on */
+                 WIRE_COMPLETE = 9, /* 200: the run is complete; hand nothing in, leave */
 };
 const char *wire_code_name(enum wire_code c);
 int wire_code_http(enum wire_code c);
@@ -150,19 +159,22 @@ enum lease_verdict { LEASE_KEPT = 1, LEASE_GONE = 2, LEASE_WISH = 3 };
 struct wire_lease_state {
     uint64_t tok;
     enum lease_verdict verdict;
-    uint64_t keep;                /* KEPT: the hub's length of the lease; WISH: please keep only this */
+    uint64_t keep; /* KEPT: the hub's length of the lease; WISH: please keep only this */
 };
 enum outcome { /* of a contribution */
-    OUTCOME_UNKNOWN = 0, OUTCOME_STAGED = 1, OUTCOME_MERGED = 2, OUTCOME_REJECTED = 3,
-    OUTCOME_DISCARDED = 4,
+               OUTCOME_UNKNOWN = 0,
+               OUTCOME_STAGED = 1,
+               OUTCOME_MERGED = 2,
+               OUTCOME_REJECTED = 3,
+               OUTCOME_DISCARDED = 4,
 };
 const char *wire_outcome_name(enum outcome o); /* "unknown", "staged", ... as on the wire */
-struct wire_round { /* the round's header: what the site needs to train by */
-    uint64_t head;                /* newest committed version */
-    struct hash theta;            /* SHA-256 of theta_head's bytes */
-    uint64_t tokens;              /* committed tokens at the head */
-    uint64_t tokens_per_step;     /* planned tokens of all live sites in one inner step */
-    uint64_t steps_target;        /* inner steps this site should hand in after */
+struct wire_round {           /* the round's header: what the site needs to train by */
+    uint64_t head;            /* newest committed version */
+    struct hash theta;        /* SHA-256 of theta_head's bytes */
+    uint64_t tokens;          /* committed tokens at the head */
+    uint64_t tokens_per_step; /* planned tokens of all live sites in one inner step */
+    uint64_t steps_target;    /* inner steps this site should hand in after */
     bool drain, complete;
 };
 struct wire_join_answer {
@@ -175,7 +187,7 @@ struct wire_join_answer {
 struct wire_lease_answer {
     bool granted;
     struct wire_lease lease;
-    uint32_t wait_ms;             /* not granted: ask again after this */
+    uint32_t wait_ms; /* not granted: ask again after this */
     struct wire_round round;
 };
 struct wire_heartbeat_answer {
@@ -187,21 +199,21 @@ struct wire_heartbeat_answer {
 };
 struct wire_commit_answer { /* to COMMIT and OUTCOME */
     enum outcome outcome;
-    uint64_t version;             /* MERGED: the version that contains it */
-    char reason[WIRE_TEXT_MAX];   /* REJECTED, DISCARDED: why, in a sentence */
-    struct id128 consumer;        /* the did that consumed the manifest's first lease (zero: none) */
-    uint64_t offset;              /* WIRE_UPLOAD: bytes that have arrived */
-    bool has_rest;                /* the successor lease of keep_rest */
+    uint64_t version;           /* MERGED: the version that contains it */
+    char reason[WIRE_TEXT_MAX]; /* REJECTED, DISCARDED: why, in a sentence */
+    struct id128 consumer;      /* the did that consumed the manifest's first lease (zero: none) */
+    uint64_t offset;            /* WIRE_UPLOAD: bytes that have arrived */
+    bool has_rest;              /* the successor lease of keep_rest */
     struct wire_lease rest;
     struct wire_round round;
 };
 struct wire_answer {
-    enum wire_kind kind;          /* of the request */
+    enum wire_kind kind; /* of the request */
     enum wire_code code;
     uint64_t req;
     uint32_t term;
-    uint32_t retry_ms;            /* RETRY */
-    char text[WIRE_TEXT_MAX];     /* not OK: one sentence with the remedy */
+    uint32_t retry_ms;        /* RETRY */
+    char text[WIRE_TEXT_MAX]; /* not OK: one sentence with the remedy */
     union {
         struct wire_join_answer join;
         struct wire_lease_answer lease;
@@ -230,11 +242,11 @@ struct wire_run {
     struct hash fingerprint, tensors, theta;
     /* inner training settings, the same for every site */
     double lr, lr_min_ratio, warmup_tokens, tokens_total, decay_share;
-    uint32_t schedule;            /* enum schedule_kind */
+    uint32_t schedule; /* enum schedule_kind */
     double beta1, beta2, eps, weight_decay, clip;
-    uint64_t steps;               /* H, nominal inner steps a round */
+    uint64_t steps; /* H, nominal inner steps a round */
     uint32_t ttl_ms, heartbeat_ms;
-    char model_json[8192];        /* config.json */
+    char model_json[8192]; /* config.json */
 };
 void wire_run_encode(const struct wire_run *r, struct buf *out);
 enum brg_status wire_run_decode(const void *json, size_t n, struct wire_run *out, struct err *e)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuzz_wire.c - libFuzzer on every decoder of the wire. The first byte chooses the decoder.
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=c17 -D_GNU_SOURCE -Isrc \
- *     test/fuzz/fuzz_wire.c src/wire/[a-z]*.c src/base/[a-z]*.c -ljansson -lnettle -lm -o build/fuzz_wire
- *   build/fuzz_wire test/golden/wire                                                             */
+ *     test/fuzz/fuzz_wire.c src/wire/fields.c src/wire/messages.c src/wire/writer.c \
+ *     src/base/{base,hash,text,prng,log,log_os,mem_os}.c -ljansson -lnettle -lm -o build/fuzz_wire
+ *   build/fuzz_wire build/corpus test/golden/wire
+ */
 #include <string.h>
 
 #include "wire/wire.h"

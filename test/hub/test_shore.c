@@ -19,7 +19,10 @@
 #include "hub/server_os.h"
 
 static struct run_facts some_facts(void) {
-    return (struct run_facts){.parameters = 1000, .positions = 5000, .seq_len = 16, .vocab_size = 257,
+    return (struct run_facts){.parameters = 1000,
+                              .positions = 5000,
+                              .seq_len = 16,
+                              .vocab_size = 257,
                               .order_seed = UINT64_MAX};
 }
 
@@ -46,11 +49,17 @@ TEST(hub_settings_have_good_defaults) {
 }
 
 TEST(hub_settings_that_do_not_fit_are_refused_by_key) {
-    static const struct { const char *set, *names; } cases[] = {
-        {"lease.samples_min=70000", "lease.samples_min"}, {"lease.heartbeat=61s", "lease.heartbeat"},
-        {"train.warmup_tokens=80001", "train.warmup_tokens"}, {"outer.mu=1", "outer.mu"},
-        {"outer.codec=int5", "outer.codec"}, {"hub.keep_checkpoints=0", "hub.keep_checkpoints"},
-        {"outer.grace=3", "outer.grace"}, {"run.name=x", "run.name"}, {"cluster.x=1", "cluster"}};
+    static const struct {
+        const char *set, *names;
+    } cases[] = {{"lease.samples_min=70000", "lease.samples_min"},
+                 {"lease.heartbeat=61s", "lease.heartbeat"},
+                 {"train.warmup_tokens=80001", "train.warmup_tokens"},
+                 {"outer.mu=1", "outer.mu"},
+                 {"outer.codec=int5", "outer.codec"},
+                 {"hub.keep_checkpoints=0", "hub.keep_checkpoints"},
+                 {"outer.grace=3", "outer.grace"},
+                 {"run.name=x", "run.name"},
+                 {"cluster.x=1", "cluster"}};
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct run_settings s;
         struct err e = {0};
@@ -111,14 +120,20 @@ static void make_run(char run[OS_PATH_MAX]) {
     assert_int_equal(os_write_file_atomic(text, b.data, b.bytes_count, &e), BRG_OK);
     buf_fini(&b);
     const char *inputs[] = {text};
-    struct pack_options o = {.inputs = inputs, .inputs_count = 1, .out_dir = data, .tokenizer = "bytes",
-                             .seq_len = 8, .heldout_share = 0, .seed = 1};
+    struct pack_options o = {.inputs = inputs,
+                             .inputs_count = 1,
+                             .out_dir = data,
+                             .tokenizer = "bytes",
+                             .seq_len = 8,
+                             .heldout_share = 0,
+                             .seed = 1};
     if (data_pack(&o, &e) != BRG_OK) fail_msg("%s", e.text);
-    char command[] = "init", model[] = "--model", tiny[] = "share/models/tiny.json", with[] = "--data",
-         set[] = "--set", size[] = "lease.samples_min=1", most[] = "lease.samples_max=2",
-         grace[] = "outer.grace=1h", sites[] = "hub.sites_max=64", every[] = "hub.snapshot_every=100";
-    char *argv[] = {command, run, model, tiny, with, data, set, size, set, most, set, grace,
-                    set, sites, set, every, NULL};
+    char command[] = "init", model[] = "--model", tiny[] = "share/models/tiny.json",
+         with[] = "--data", set[] = "--set", size[] = "lease.samples_min=1",
+         most[] = "lease.samples_max=2", grace[] = "outer.grace=1h", sites[] = "hub.sites_max=64",
+         every[] = "hub.snapshot_every=100";
+    char *argv[] = {command, run, model, tiny, with,  data, set,   size, set,
+                    most,    set, grace, set,  sites, set,  every, NULL};
     optind = 1;
     assert_int_equal(cmd_init((int)ARRAY_COUNT(argv) - 1, argv), 0);
 }
@@ -241,7 +256,8 @@ TEST(hub_S2_stopping_in_the_middle_loses_no_answer) {
     if (hub_server_open(&o, &s, &e) != BRG_OK) fail_msg("%s", e.text);
     uint64_t leases = run_workers(s, w, 60);
     hub_server_close(s);
-    assert_int_equal(grants_in(run), leases); /* answered, so durable; not answered, so not decided */
+    assert_int_equal(grants_in(run),
+                     leases); /* answered, so durable; not answered, so not decided */
 }
 
 TEST(hub_status_is_json_with_what_the_page_promises) {

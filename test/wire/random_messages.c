@@ -12,8 +12,12 @@ static uint64_t number(struct prng *p, uint64_t max) {
     default: return max == UINT64_MAX ? prng_u64(p) : prng_below(p, max + 1);
     }
 }
-static uint64_t big(struct prng *p) { return number(p, UINT64_C(1) << 53); }
-static uint32_t u32(struct prng *p) { return (uint32_t)number(p, UINT32_MAX); }
+static uint64_t big(struct prng *p) {
+    return number(p, UINT64_C(1) << 53);
+}
+static uint32_t u32(struct prng *p) {
+    return (uint32_t)number(p, UINT32_MAX);
+}
 static double real(struct prng *p) {
     switch (prng_below(p, 4)) {
     case 0: return 0;
@@ -25,11 +29,14 @@ static double real(struct prng *p) {
 static void bytes(struct prng *p, void *out, size_t n) {
     for (size_t i = 0; i < n; i++) ((uint8_t *)out)[i] = (uint8_t)prng_u64(p);
 }
-static uint32_t count(struct prng *p, uint32_t max) { return (uint32_t)number(p, max); }
+static uint32_t count(struct prng *p, uint32_t max) {
+    return (uint32_t)number(p, max);
+}
 
 static void text(struct prng *p, char *out, size_t cap) {
-    static const char *const pieces[] = {"a", "\"", "\\", "\n", "\x01", "\xc3\xa4", "\xe2\x82\xac",
-                                         "\xf0\x9f\x98\x80", " ", "/", "</script>", "\x7f"};
+    static const char *const pieces[] = {"a",    "\"",       "\\",           "\n",
+                                         "\x01", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80",
+                                         " ",    "/",        "</script>",    "\x7f"};
     size_t n = 0, want = prng_below(p, 3) == 0 ? cap - 1 : prng_below(p, cap);
     for (;;) {
         const char *s = pieces[prng_below(p, ARRAY_COUNT(pieces))];
@@ -176,7 +183,8 @@ static void commit_answer(struct prng *p, struct wire_commit_answer *c) {
     round_of(p, &c->round);
 }
 
-void random_answer(struct prng *p, enum wire_kind kind, enum wire_code code, struct wire_answer *out) {
+void random_answer(struct prng *p, enum wire_kind kind, enum wire_code code,
+                   struct wire_answer *out) {
     memset(out, 0, sizeof *out);
     out->kind = kind;
     out->code = code;
@@ -222,14 +230,15 @@ void random_run(struct prng *p, struct wire_run *r) {
     bytes(p, &r->fingerprint, sizeof r->fingerprint);
     bytes(p, &r->tensors, sizeof r->tensors);
     bytes(p, &r->theta, sizeof r->theta);
-    uint32_t *u[] = {&r->protocol, &r->seq_len, &r->epochs, &r->codec, &r->vocab_size, &r->schedule,
-                     &r->ttl_ms, &r->heartbeat_ms};
+    uint32_t *u[] = {&r->protocol,   &r->seq_len,  &r->epochs, &r->codec,
+                     &r->vocab_size, &r->schedule, &r->ttl_ms, &r->heartbeat_ms};
     for (size_t i = 0; i < ARRAY_COUNT(u); i++) *u[i] = u32(p);
     uint64_t *b[] = {&r->parameters, &r->positions, &r->head, &r->steps};
     for (size_t i = 0; i < ARRAY_COUNT(b); i++) *b[i] = big(p);
     r->order_seed = prng_u64(p);
-    double *d[] = {&r->lr, &r->lr_min_ratio, &r->warmup_tokens, &r->tokens_total, &r->decay_share,
-                   &r->beta1, &r->beta2, &r->eps, &r->weight_decay, &r->clip};
+    double *d[] = {&r->lr,           &r->lr_min_ratio, &r->warmup_tokens, &r->tokens_total,
+                   &r->decay_share,  &r->beta1,        &r->beta2,         &r->eps,
+                   &r->weight_decay, &r->clip};
     for (size_t i = 0; i < ARRAY_COUNT(d); i++) *d[i] = real(p);
     text(p, r->model_json, sizeof r->model_json);
 }

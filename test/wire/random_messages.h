@@ -6,7 +6,8 @@
 #include "wire/wire.h"
 
 void random_request(struct prng *p, enum wire_kind kind, struct wire_request *out);
-void random_answer(struct prng *p, enum wire_kind kind, enum wire_code code, struct wire_answer *out);
+void random_answer(struct prng *p, enum wire_kind kind, enum wire_code code,
+                   struct wire_answer *out);
 void random_run(struct prng *p, struct wire_run *out);
 
 #endif

@@ -48,8 +48,8 @@ TEST(wire_golden_requests) {
             wire_request_encode(&r, &b);
             (void)snprintf(name, sizeof name, "request-%s-%d", names[k], i);
             compare(name, &b);
-            assert_int_equal(wire_request_decode((enum wire_kind)k, b.data, b.bytes_count, &back, &e),
-                             BRG_OK);
+            assert_int_equal(
+                wire_request_decode((enum wire_kind)k, b.data, b.bytes_count, &back, &e), BRG_OK);
             assert_memory_equal(&r, &back, sizeof r);
             buf_fini(&b);
         }
@@ -68,10 +68,11 @@ TEST(wire_golden_answers) {
             buf_init(&b, WIRE_BODY_MAX);
             random_answer(&p, (enum wire_kind)k, (enum wire_code)c, &a);
             wire_answer_encode(&a, &b);
-            (void)snprintf(name, sizeof name, "answer-%s-%s", names[k], wire_code_name((enum wire_code)c));
+            (void)snprintf(name, sizeof name, "answer-%s-%s", names[k],
+                           wire_code_name((enum wire_code)c));
             compare(name, &b);
-            assert_int_equal(wire_answer_decode((enum wire_kind)k, b.data, b.bytes_count, &back, &e),
-                             BRG_OK);
+            assert_int_equal(
+                wire_answer_decode((enum wire_kind)k, b.data, b.bytes_count, &back, &e), BRG_OK);
             assert_memory_equal(&a, &back, sizeof a);
             buf_fini(&b);
         }

@@ -7,7 +7,7 @@
 #include "../harness.h"
 #include "random_messages.h"
 
-static const enum wire_kind kinds[] = {WIRE_JOIN,   WIRE_LEASE,   WIRE_HEARTBEAT, WIRE_SHRINK_OK,
+static const enum wire_kind kinds[] = {WIRE_JOIN,   WIRE_LEASE,  WIRE_HEARTBEAT, WIRE_SHRINK_OK,
                                        WIRE_RETURN, WIRE_COMMIT, WIRE_OUTCOME,   WIRE_LEAVE};
 
 static void both_ways_request(const struct wire_request *r) {
@@ -120,7 +120,7 @@ TEST(wire_altered_messages_are_refused_or_valid) {
         }
         size_t n = b.bytes_count;
         for (uint64_t k = prng_below(&p, 4); k > 0; k--)
-            b.data[prng_below(&p, n)] = (uint8_t)"0\"{}[]:,-e.9tn\xff\0"[prng_below(&p, 16)];
+            b.data[prng_below(&p, n)] = (uint8_t) "0\"{}[]:,-e.9tn\xff\0"[prng_below(&p, 16)];
         if (prng_below(&p, 4) == 0) n = prng_below(&p, n);
         survive(b.data, n);
         buf_fini(&b);
@@ -141,7 +141,8 @@ static const struct hostile table[] = {
     {WIRE_LEAVE, "{" HEAD ",\"site\":\"b\"}", "JSON"},
     {WIRE_LEAVE, "{\"site\":\"\\u0000\"}", "JSON"},
     {WIRE_LEAVE, "{\"site\":\"\xff\"}", "JSON"},
-    {WIRE_LEAVE, "{\"site\":\"../x\",\"run\":\"00000000000000000000000000000000\"}", "request.site"},
+    {WIRE_LEAVE, "{\"site\":\"../x\",\"run\":\"00000000000000000000000000000000\"}",
+     "request.site"},
     {WIRE_LEAVE, "{\"site\":\"A\",\"run\":\"00000000000000000000000000000000\"}", "request.site"},
     {WIRE_LEAVE, "{\"site\":\"\",\"run\":\"00000000000000000000000000000000\"}", "request.site"},
     {WIRE_LEAVE, "{\"site\":\"a\",\"run\":\"0000\"}", "request.run"},
@@ -155,7 +156,8 @@ static const struct hostile table[] = {
      "request.inc"},
     {WIRE_LEAVE, "{\"site\":\"a\",\"run\":\"00000000000000000000000000000000\",\"inc\":\"1\"}",
      "request.inc"},
-    {WIRE_LEAVE, "{\"site\":\"a\",\"run\":\"00000000000000000000000000000000\",\"req\":9007199254740993}",
+    {WIRE_LEAVE,
+     "{\"site\":\"a\",\"run\":\"00000000000000000000000000000000\",\"req\":9007199254740993}",
      "request.req"},
     {WIRE_LEAVE,
      "{\"site\":\"a\",\"run\":\"00000000000000000000000000000000\",\"req\":99999999999999999999}",
@@ -210,7 +212,8 @@ TEST(wire_too_many_entries_are_refused) {
     for (int i = 0; i <= WIRE_LEASES_MAX; i++)
         buf_printf(&b, "%s{\"tok\":\"%016x\",\"done\":0,\"read_ahead\":0}", i > 0 ? "," : "", i);
     buf_printf(&b, "]}");
-    assert_int_equal(wire_request_decode(WIRE_HEARTBEAT, b.data, b.bytes_count, &r, &e), BRG_E_MESSAGE);
+    assert_int_equal(wire_request_decode(WIRE_HEARTBEAT, b.data, b.bytes_count, &r, &e),
+                     BRG_E_MESSAGE);
     assert_non_null(strstr(e.text, "heartbeat.leases"));
     buf_fini(&b);
 }
@@ -239,7 +242,8 @@ TEST(wire_a_lease_must_add_up) {
     struct err e = {0};
     buf_init(&b, WIRE_BODY_MAX);
     wire_answer_encode(&a, &b);
-    assert_int_equal(wire_answer_decode(WIRE_LEASE, b.data, b.bytes_count, &back, &e), BRG_E_MESSAGE);
+    assert_int_equal(wire_answer_decode(WIRE_LEASE, b.data, b.bytes_count, &back, &e),
+                     BRG_E_MESSAGE);
     assert_non_null(strstr(e.text, "lease.lease.count"));
     buf_fini(&b);
 }
