@@ -221,14 +221,19 @@ static bool cut_path(struct exchange *x, const char *url) {
     return x->segments_count > 0;
 }
 
+static enum MHD_Result reply_no_route(struct exchange *x) {
+    if (x->allowed != 0) return reply_method(x, x->allowed);
+    return reply_problem(x, 404, WIRE_BAD,
+                         "there is nothing at this path; docs/protocol.md lists all");
+}
+
+/* The headers are here. An answer now closes the connection (a body may follow that nobody wants), so
+ * that requests without a body are only answered at their end. */
 static enum MHD_Result begin(struct exchange *x, const char *url, const char *method) {
-    uint32_t allowed = 0;
     x->method = method_of(method);
-    x->route = cut_path(x, url) ? route_find(x, &allowed) : NULL;
-    if (x->route == NULL && allowed != 0) return reply_method(x, allowed);
-    if (x->route == NULL)
-        return reply_problem(x, 404, WIRE_BAD,
-                             "there is nothing at this path; docs/protocol.md lists all");
+    x->route = cut_path(x, url) ? route_find(x, &x->allowed) : NULL;
+    bool no_body = x->method == METHOD_GET || x->method == METHOD_HEAD;
+    if (x->route == NULL) return no_body ? MHD_YES : reply_no_route(x);
     x->body_max = x->route->body_max;
     buf_init(&x->body, x->body_max > 0 ? x->body_max : 1);
     const char *length = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Length");
@@ -264,6 +269,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *mhd, const 
         *data_bytes = 0;
         return MHD_YES;
     }
+    if (x->route == NULL) return reply_no_route(x);
     if (x->body.overflow)
         return reply_problem(x, 413, WIRE_BAD, "the body is larger than %zu bytes", x->body_max);
     return x->method == METHOD_PUT ? upload_end(x) : x->route->handle(x);

@@ -24,7 +24,8 @@ struct exchange { /* one request; lives from its headers to its last byte */
     /* an upload */
     struct id128 did;
     uint64_t offset, received;
-    bool answered; /* refused before its body: the rest is not read */
+    bool answered;    /* refused before its body: the rest is not read */
+    uint32_t allowed; /* no route: the methods that the path does have */
     enum brg_status upload_status;
     struct err upload_error;
 };

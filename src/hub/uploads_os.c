@@ -8,7 +8,8 @@
  *   2. the part is complete, hashed, synced and has its name under blobs/
  *   3. its content is looked at: header against message, finite, norm
  *   4. the machine decides; its record is durable; the answer goes out
- * One COMMIT of a did at a time. A blob whose contribution was not taken is removed. */
+ * One COMMIT of a did at a time. A blob that this COMMIT brought and that was not taken is removed; one
+ * that was there before is not: a message may name any hash, also that of a kept checkpoint. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,14 +113,14 @@ static bool outcome_known(struct hub_server *s, const struct wire_request *r) {
 
 /* The bytes are all there, have the right hash and are durable under it: or how many there are. */
 static enum brg_status blob_complete(struct hub_server *s, const struct wire_commit *c,
-                                     struct hub_blob_verdict *v, struct err *e) {
+                                     struct hub_blob_verdict *v, bool *out_brought, struct err *e) {
     v->complete = blobs_has(s->blobs, &c->blob);
     if (v->complete) return BRG_OK;
     TRY(blobs_part_bytes(s->blobs, &c->did, &v->offset));
     if (v->offset < c->bytes) return BRG_OK;
     enum brg_status st = blobs_part_finish(s->blobs, &c->did, c->bytes, &c->blob, e);
     if (st == BRG_OK) {
-        v->complete = true;
+        v->complete = *out_brought = true;
         FAULT("hub.blob.synced");
         return BRG_OK;
     }
@@ -149,7 +150,7 @@ static enum brg_status blob_inspect(struct hub_server *s, const struct wire_comm
 }
 
 static enum brg_status look_at_blob(struct hub_server *s, const struct wire_request *r,
-                                    struct hub_blob_verdict *v, struct err *e) {
+                                    struct hub_blob_verdict *v, bool *out_brought, struct err *e) {
     const struct wire_commit *c = &r->u.commit;
     memset(v, 0, sizeof *v);
     if (outcome_known(s, r) || c->bytes == 0) { /* nothing to look at: all positions skipped */
@@ -162,7 +163,7 @@ static enum brg_status look_at_blob(struct hub_server *s, const struct wire_requ
         (void)snprintf(v->text, sizeof v->text, "larger than a contribution of this run can be");
         return BRG_OK;
     }
-    TRY(blob_complete(s, c, v, e));
+    TRY(blob_complete(s, c, v, out_brought, e));
     return v->complete ? blob_inspect(s, c, v, e) : BRG_OK;
 }
 
@@ -172,7 +173,8 @@ static enum MHD_Result commit_locked(struct exchange *x, const struct wire_reque
     struct wire_answer a;
     struct err e = {0};
     memset(&cmd, 0, sizeof cmd);
-    enum brg_status st = look_at_blob(s, r, &cmd.blob, &e);
+    bool brought = false;
+    enum brg_status st = look_at_blob(s, r, &cmd.blob, &brought, &e);
     if (status_class(st) == BRG_CLASS_FULL) return reply_step(x, STEP_FULL);
     if (st != BRG_OK) {
         log_line(LOG_ERROR, "hub", "commit_failed", "cause=\"%s\"", e.text);
@@ -186,8 +188,7 @@ static enum MHD_Result commit_locked(struct exchange *x, const struct wire_reque
     if (step != STEP_DONE) return reply_step(x, step);
     bool taken = a.code == WIRE_OK &&
                  (a.u.commit.outcome == OUTCOME_STAGED || a.u.commit.outcome == OUTCOME_MERGED);
-    if (!taken && a.code != WIRE_RETRY && r->u.commit.bytes > 0)
-        server_drop_blob_if_unused(s, &r->u.commit.blob);
+    if (!taken && brought && a.code != WIRE_RETRY) server_drop_blob_if_unused(s, &r->u.commit.blob);
     return reply_answer(x, &a);
 }
 

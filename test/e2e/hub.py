@@ -438,6 +438,28 @@ def test_rollback():
     check("counted", audit["rollbacks"] == 1 and audit["merged"] == 16, audit)
 
 
+def test_a_commit_cannot_remove_what_it_names():
+    """A refused contribution's file goes; a file that was there before, whose hash anybody may name, stays."""
+    path = make_run("names", "--set", "hub.keep_checkpoints=20")
+    hub = Hub(path)
+    try:
+        site = FakeSite(hub, "fake")
+        site.join()
+        for v in range(1, 8):
+            site.hand_in()
+            wait("a merge", lambda: hub.get("/v1/status")["head"] >= v)
+        status, a = site.lease()
+        old = hub.get("/v1/versions/1")
+        _, message = site.delta(site.leases.pop())
+        message.update(blob=old["checkpoint"], bytes=os.path.getsize(os.path.join(path, "versions", "1.safetensors")))
+        status, a = site.send("commit", **message)
+        check("refused", status == 200 and a["outcome"] == "rejected", a)
+        check("still there", hub.get("/v1/versions/1")["kept"] is True)
+    finally:
+        hub.stop()
+    prove(path)
+
+
 # ---- crashes ---------------------------------------------------------------------------------------------------------
 def crash_at(point, passage):
     path = make_run(f"crash-{point}-{passage}")
