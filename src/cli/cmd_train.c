@@ -356,16 +356,17 @@ int cmd_train(int argc, char **argv) {
     struct err e = {0};
     opterr = 0;
     optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
+    for (int c, at = 0; (c = getopt_long(argc, argv, ":", OPTIONS, &at)) != -1;) {
         if (c == OPT_HELP) return fputs(HELP, stdout), BRG_OK;
-        if (c == OPT_CENTRAL)
+        if (c == ':') return usage("a value is missing after", argv[optind - 1]);
+        if (c == '?') return usage("unknown option", argv[optind - 1]);
+        if (c == OPT_CENTRAL) {
             a.central = true;
-        else if (c == ':')
-            return usage("a value is missing after", argv[optind - 1]);
-        else if (c == '?')
-            return usage("unknown option", argv[optind - 1]);
-        else if (!take_option(&a, c, optarg))
-            return usage("a value that is none:", argv[optind - 1]);
+        } else if (!take_option(&a, c, optarg)) {
+            char what[64];
+            snprintf(what, sizeof what, "--%s does not take the value", OPTIONS[at].name);
+            return usage(what, optarg);
+        }
     }
     if (optind != argc) return usage("unexpected word", argv[optind]);
     if (!a.central)
