@@ -257,7 +257,8 @@ static void walk_grant(struct audit *a, struct reader *r) {
     for (uint32_t i = 0; i < count; i++) {
         uint64_t start = get_u64(r), n = get_u64(r);
         if (!r->ok || l == NULL) continue;
-        lease_range_add(l, start, n);
+        if (n > 0 && start < a->positions && n <= a->positions - start && epoch < a->epochs_count)
+            lease_range_add(l, start, n); /* the counting model takes none that are no positions */
         change_range(a, epoch, start, n, POS_AVAILABLE, 0, set_leased, tok);
     }
     if (l == NULL) return;
