@@ -8,6 +8,7 @@
 #include "wire/json.h"
 
 static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
+static const char *const averages[] = {"mean", "sum", NULL};
 static const char *const codecs[] = {"fp32", "bf16", "int8", NULL};
 
 static const struct config_key keys[] = {
@@ -42,6 +43,8 @@ static const struct config_key keys[] = {
      .help = "steps of a round for which mu holds; 0: outer.steps"},
     {"outer", "late_weight", CONFIG_F64, .def = "0.5", .min = 0, .max = 1,
      .help = "weight of a contribution that comes one version late"},
+    {"outer", "average", CONFIG_ENUM, .def = "mean", .choices = averages,
+     .help = "mean: token-weighted; sum: plain sum of deltas, no momentum, for models that count"},
     {"outer", "codec", CONFIG_ENUM, .def = "int8", .choices = codecs,
      .help = "how contributions are coded"},
     {"outer", "quorum", CONFIG_U64, .def = "1", .min = 1, .max = 4096,
@@ -91,6 +94,7 @@ static void take_rounds(const struct config *c, struct hub_settings *s) {
     s->rule.h_ref = config_f64(c, "outer", "h_ref");
     if (!(s->rule.h_ref > 0)) s->rule.h_ref = (double)s->steps;
     s->rule.late_weight = config_f64(c, "outer", "late_weight");
+    s->rule.sum = config_enum(c, "outer", "average") == 1;
     CHECK(codec_parse(codecs[config_enum(c, "outer", "codec")], &s->codec));
 }
 

@@ -26,8 +26,12 @@
  * from them, and phi = 0, for which the rule gives mu_r = 1 and kappa_r = 0: no time has passed
  * for the momentum.
  *
+ * The counting rule needs no arithmetic of its own: with weights 1, eta_r = 1 and mu_r = kappa_r = 0
+ * the lines above are the plain sum, and a replay from the recorded scalars does not know the rule.
+ *
  * Invariants
- *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64 for each) whenever there is a fresh site.
+ *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64 for each) whenever there is a fresh site;
+ *        under the counting rule they are all 1.
  *   (O2) no contribution, no change: theta and m keep their bits; late ones alone leave m its bits.
  *   (O3) the result does not depend on how the vector is cut into chunks. */
 #include <assert.h>
@@ -90,6 +94,15 @@ static void check_order(const struct outer_part *parts, size_t count) {
     for (size_t i = 1; i < count; i++) CHECK(parts[i - 1].site <= parts[i].site);
 }
 
+/* A late part counts like a fresh one: what it trained is in it once, whenever it arrives. */
+static void count_params(const struct outer_part *parts, size_t count, struct outer_params *p,
+                         double *out_weight) {
+    p->eta_r = 1;
+    p->mu_r = 0;
+    p->kappa_r = 0;
+    for (size_t i = 0; i < count; i++) out_weight[i] = parts[i].tokens > 0 ? 1 : 0;
+}
+
 void outer_params_compute(const struct outer_rule *r, const struct outer_part *parts, size_t count,
                           struct outer_params *out, double *out_weight) {
     CHECK(r->mu >= 0);
@@ -110,6 +123,11 @@ void outer_params_compute(const struct outer_rule *r, const struct outer_part *p
         p.phi = fmin(p.sbar / r->h_ref, 2);
         p.mu_r = pow(r->mu, p.phi);
         p.kappa_r = r->mu * (1 - p.mu_r) / (1 - r->mu);
+    }
+    if (r->sum) {
+        count_params(parts, count, &p, out_weight);
+        *out = p;
+        return;
     }
 
     double sum = 0, late_all = fresh.tokens + r->late_weight * late.tokens;

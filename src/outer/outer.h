@@ -15,10 +15,14 @@
  * mean. A round with late deltas only takes Meff from them. With no contribution nothing changes,
  * not even m.
  *
+ * The counting rule (outer_rule.sum) is the plain sum instead: a model whose parameters count their
+ * samples stays exact, so that a test can read from the model itself that each sample is in it once.
+ *
  * Determinism: everything is fp32, contributions are summed in the order given (callers sort by
  * site id, then by contribution id), chunk by chunk, without fused multiply-add: equal bits on
  * every machine and for every thread count. Invariants
- *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64) whenever there is a fresh site.
+ *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64) whenever there is a fresh site; under
+ *        the counting rule they are all 1.
  *   (O2) no contribution, no change: theta and m keep their bits.
  *   (O3) the result does not depend on how the vector is cut into chunks. */
 #ifndef OUTER_OUTER_H
@@ -62,8 +66,9 @@ enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct
 /* ---- The outer step -------------------------------------------------------------------------- */
 struct outer_rule {
     double eta, mu, m_ref, h_ref, late_weight;
+    bool sum; /* the counting rule: theta <- theta - sum of all deltas, late ones too; no momentum */
 };
-struct outer_rule outer_rule_default(void); /* 0.7, 0.9, 3, 30, 0.5 */
+struct outer_rule outer_rule_default(void); /* 0.7, 0.9, 3, 30, 0.5, false */
 
 struct outer_part { /* one contribution in a merge plan */
     uint32_t site;
@@ -76,7 +81,7 @@ struct outer_params { /* the round's scalars; recorded in the journal, so replay
 /* parts sorted by (site, contribution). Fills the scalars and out_weight[count]: for a fresh part
  * the factor of its delta in D (tokens of its SITE / N, for each of the site's deltas), for a late
  * part the whole factor lw/(N + L) that multiplies eta_r. A part without tokens has weight 0 and
- * no effect. */
+ * no effect. With rule.sum every part with tokens weighs 1, and eta_r = 1, mu_r = kappa_r = 0. */
 void outer_params_compute(const struct outer_rule *r, const struct outer_part *parts, size_t count,
                           struct outer_params *out, double *out_weight);
 

@@ -43,9 +43,18 @@ TEST(hub_settings_have_good_defaults) {
     assert_int_equal(take("", &s, &e), BRG_OK);
     assert_true(s.hub.rule.h_ref == (double)s.hub.steps); /* 0 stands for outer.steps */
     assert_int_equal(s.hub.codec, CODEC_INT8);
+    assert_false(s.hub.rule.sum);
     assert_int_equal(s.hub.schedule.kind, SCHEDULE_COSINE);
     assert_true(s.hub.schedule.tokens_total == 5000.0 * 16);
     assert_int_equal(s.hub.delta_bytes_max, DELTA_HEADER_BYTES + 4000);
+}
+
+TEST(hub_settings_can_ask_for_the_counting_rule) {
+    struct run_settings s;
+    struct err e = {0};
+    assert_int_equal(take("outer.average=sum", &s, &e), BRG_OK);
+    assert_true(s.hub.rule.sum);
+    assert_int_equal(take("outer.average=median", &s, &e), BRG_E_CONFIG);
 }
 
 TEST(hub_settings_that_do_not_fit_are_refused_by_key) {

@@ -130,6 +130,43 @@ static size_t random_parts(struct prng *r, struct outer_part *parts) {
     return count;
 }
 
+TEST(outer_O1_the_counting_rule_is_the_plain_sum) {
+    /* Counts from several sites, two deltas of one site, a late one and one without tokens. */
+    const struct outer_part parts[] = {
+        {1, 7, 2, false}, {1, 3, 1, false}, {2, 900, 40, false}, {4, 0, 0, false}, {4, 5, 1, true}};
+    enum { COUNT = ARRAY_COUNT(parts), N = 3 * OUTER_CHUNK / 2 };
+    struct outer_rule rule = outer_rule_default();
+    rule.sum = true;
+    struct outer_params p;
+    double weight[COUNT];
+    outer_params_compute(&rule, parts, COUNT, &p, weight);
+    assert_true(p.eta_r == 1);
+    assert_true(p.mu_r == 0);
+    assert_true(p.kappa_r == 0);
+    assert_true(p.tokens_fresh == 910);
+    assert_true(p.tokens_late == 5);
+    float *theta = mem_alloc(N, sizeof *theta), *m = mem_alloc(N, sizeof *m);
+    float *delta[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_true(weight[i] == (parts[i].tokens > 0 ? 1 : 0));
+        delta[i] = mem_alloc(N, sizeof(float));
+        for (size_t k = i; k < N; k += COUNT) delta[i][k] = -1; /* each part trained its own share */
+    }
+    for (size_t k = 0; k < N; k++) m[k] = 5; /* momentum of another rule leaves no trace */
+    struct outer_merge merge;
+    outer_merge_init(&merge, &p, parts, weight, COUNT);
+    for (size_t at = 0; at < N; at += OUTER_CHUNK) {
+        const float *chunk[COUNT];
+        for (size_t i = 0; i < COUNT; i++) chunk[i] = delta[i] + at;
+        outer_merge_chunk(&merge, theta + at, m + at, chunk, N - at < OUTER_CHUNK ? N - at : OUTER_CHUNK);
+    }
+    outer_merge_fini(&merge);
+    for (size_t k = 0; k < N; k++) assert_true(theta[k] == (k % COUNT == 3 ? 0.0f : 1.0f));
+    for (size_t i = 0; i < COUNT; i++) mem_free(delta[i]);
+    mem_free(theta);
+    mem_free(m);
+}
+
 TEST(outer_O1_weights_of_fresh_sites_sum_to_one) {
     struct prng r;
     prng_seed(&r, 1);
