@@ -70,7 +70,7 @@ struct job { /* one training under way */
     int32_t *tokens; /* [batch][T+1] */
     uint64_t counters[1]; /* AdamW's step count */
     uint32_t nonfinite;
-    time_ns began;
+    time_ns began, stepping_ns; /* stepping includes the throttle: a slower machine steps slowly */
     uint64_t steps;
 };
 
@@ -187,6 +187,7 @@ static bool limit_reached(const struct job *j) {
 
 static int train(struct job *j) {
     int status = BRG_GO;
+    time_ns joined = os_now();
     while (status == BRG_GO || status == BRG_WAIT) {
         uint64_t count = 0;
         if (limit_reached(j)) brg_drain(j->site);
@@ -196,12 +197,16 @@ static int train(struct job *j) {
             status = step(j, count);
             if (status == BRG_E_LIMIT) status = BRG_GO; /* logged; its samples come again */
             throttle(j, os_now() - before);
+            j->stepping_ns += os_now() - before;
         }
         if (status == BRG_GO || status == BRG_WAIT) {
             int s = brg_sync(j->site, NULL);
             if (s != BRG_GO) status = s;
         }
     }
+    /* What was not spent in steps went to waiting for leases, to cuts, rebases and checkpoints. */
+    log_line(LOG_INFO, "site", "summary", "joined_s=%.3f steps_s=%.3f steps=%" PRIu64,
+             (double)(os_now() - joined) / NS_PER_S, (double)j->stepping_ns / NS_PER_S, j->steps);
     if (status == BRG_DRAIN || status == BRG_COMPLETE) return BRG_GO;
     if (status != BRG_FAIL_NONFINITE) fail(status, brg_why(j->site));
     return status;
