@@ -209,8 +209,12 @@ static void on_outcome(struct site_core *c, struct site_delta *d, const struct w
         if (a->outcome == OUTCOME_MERGED) {
             c->merged_count++;
             core_note(notes, "lvl=info ev=merged did=%s version=%" PRIu64, hex, a->version);
-            /* Merged into what is the base already: the weights were loaded from a version that has it. */
-            if (a->version <= c->base) core_delta_remove(c, d);
+            /* In the base already, which a rebase would have given back (T5): only a hub that
+             * contradicts itself says so. The reset makes the weights right whatever it meant. */
+            if (a->version <= c->base) {
+                core_delta_remove(c, d);
+                c->reset_due = true;
+            }
         }
         return;
     case OUTCOME_REJECTED: delta_failed(c, d, "rejected", a->reason, notes); return;
