@@ -2,6 +2,7 @@
 /* cmd_init.c - beringia init: data, model and settings become a run directory. Everything is made in a
  * directory beside it, which takes its name at the end: a run is there completely or not at all. */
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -16,16 +17,21 @@
 #include "data/data.h"
 #include "hub/settings.h"
 #include "lease/lease.h"
+#include "train/model_os.h"
 #include "train/train.h"
 
 static const char HELP[] =
     "beringia init - make a run\n"
     "\n"
     "  beringia init RUN --model MODEL --data DIR [options]\n"
+    "  beringia init RUN --weights-file FILE --data DIR [options]\n"
     "\n"
     "  --model MODEL       config.json of a Qwen3 model, or a name in share/models (tiny, demo)\n"
     "  --data DIR          a data set made by beringia pack; every site needs the same one\n"
     "  --weights DIR       begin with the weights of this Hugging Face directory\n"
+    "  --weights-file FILE begin with this safetensors file of F32 tensors; without --model it is "
+    "all\n"
+    "                      that is known of the model: for a trainer of your own (beringia.h)\n"
     "  --seed N            begin with random weights of this seed (default 1)\n"
     "  --config FILE       settings as YAML; the made RUN/run.yaml lists all keys\n"
     "  --set KEY=VALUE     one setting, for example outer.steps=100; may come often\n"
@@ -35,14 +41,15 @@ static const char HELP[] =
 
 enum { SETS_MAX = 128 };
 struct init {
-    const char *run, *model, *data, *weights, *config;
+    const char *run, *model, *data, *weights, *weights_file, *config;
     const char *sets[SETS_MAX];
     size_t sets_count;
     uint64_t seed;
     char dir[OS_PATH_MAX]; /* where it is made */
     struct dataset *dataset;
     struct config *settings_text;
-    struct model_config m;
+    struct model_config m; /* with --model */
+    struct tensors table;  /* names and shapes, in the order of the weights vector */
     struct run_facts facts;
     struct run_settings settings;
     struct buf model_json;
@@ -81,32 +88,57 @@ static enum brg_status check_fit(const struct init *x, const char *path, struct 
                        "%s: max_position_embeddings is %u, the data has sequences of %u; "
                        "pack with a smaller --seq-len",
                        path, x->m.max_position_embeddings, seq_len);
-    if (data_samples(x->dataset) == 0)
-        return err_set(e, BRG_E_MANIFEST, "%s: has no training sample; pack more text", x->data);
     return BRG_OK;
 }
 
-static enum brg_status load_inputs(struct init *x, struct err *e) {
+static enum brg_status load_model(struct init *x, struct err *e) {
     char path[OS_PATH_MAX];
-    struct tensors t;
-    memset(&t, 0, sizeof t);
-    TRY(data_open(x->data, true, &x->dataset, e));
     model_path(x->model, path);
     TRY(model_config_load(path, &x->m, e));
     TRY(check_fit(x, path, e));
-    buf_init(&x->model_json, sizeof((struct wire_run *)0)->model_json - 1);
     model_config_json(&x->m, &x->model_json);
+    model_tensors(&x->m, &x->table);
+    x->facts.vocab_size = x->m.vocab_size;
+    return BRG_OK;
+}
+
+/* A trainer of somebody's own: what the model is, is between the sites. The run needs its tensors. */
+static enum brg_status load_table(struct init *x, struct err *e) {
+    struct tensors have;
+    memset(&have, 0, sizeof have);
+    TRY(tensors_read(x->weights_file, &have, e));
+    enum brg_status s = BRG_OK;
+    for (size_t i = 0; s == BRG_OK && i < have.count; i++) {
+        const struct tensor *t = &have.v[i];
+        if (t->type != TENSOR_F32 || t->dims == 0 || t->elements == 0)
+            s = err_set(e, BRG_E_MODEL,
+                        "%s: tensor %s: want F32 and at least one element; convert it",
+                        x->weights_file, t->name);
+        else
+            tensors_add(&x->table, t->name, TENSOR_F32, t->dims, t->shape);
+    }
+    if (s == BRG_OK && have.count == 0)
+        s = err_set(e, BRG_E_MODEL, "%s: has no tensor", x->weights_file);
+    tensors_fini(&have);
+    buf_put(&x->model_json, "{}", 2);
+    x->facts.vocab_size = data_vocab(x->dataset);
+    return s;
+}
+
+static enum brg_status load_inputs(struct init *x, struct err *e) {
+    TRY(data_open(x->data, true, &x->dataset, e));
+    if (data_samples(x->dataset) == 0)
+        return err_set(e, BRG_E_MANIFEST, "%s: has no training sample; pack more text", x->data);
+    buf_init(&x->model_json, sizeof((struct wire_run *)0)->model_json - 1);
+    TRY(x->model != NULL ? load_model(x, e) : load_table(x, e));
     CHECK(!x->model_json.overflow);
-    model_tensors(&x->m, &t);
-    x->facts.tensors = tensors_hash(&t);
-    tensors_fini(&t);
+    x->facts.tensors = tensors_hash(&x->table);
+    for (size_t i = 0; i < x->table.count; i++) x->facts.parameters += x->table.v[i].elements;
     os_random(x->facts.run.v, ID_BYTES);
     x->facts.fingerprint = data_fingerprint(x->dataset);
-    x->facts.parameters = model_parameters(&x->m);
     x->facts.positions = data_samples(x->dataset);
     x->facts.order_seed = data_order_seed(x->dataset);
     x->facts.seq_len = data_seq_len(x->dataset);
-    x->facts.vocab_size = x->m.vocab_size;
     return BRG_OK;
 }
 
@@ -123,16 +155,13 @@ static enum brg_status load_settings(struct init *x, struct err *e) {
 static enum brg_status write_version(struct init *x, const float *theta, const char *path,
                                      struct err *e) {
     enum { CHUNK = 65536 };
-    struct tensors table;
     struct buf ledger_bytes;
     struct checkpoint_writer *w = NULL;
-    memset(&table, 0, sizeof table);
-    model_tensors(&x->m, &table);
     struct ledger *ledger = ledger_create(x->facts.positions, x->settings.hub.epochs);
     buf_init(&ledger_bytes, 4096);
     ledger_checkpoint_encode(ledger, 0, false, &ledger_bytes);
     ledger_destroy(ledger);
-    struct checkpoint_head head = {.table = &table,
+    struct checkpoint_head head = {.table = &x->table,
                                    .model_json = buf_cstr(&x->model_json),
                                    .run = x->facts.run,
                                    .ledger = ledger_bytes.data,
@@ -150,9 +179,31 @@ static enum brg_status write_version(struct init *x, const float *theta, const c
         s = checkpoint_writer_finish(w, &x->checkpoint, &x->bytes, &x->theta, e);
     else if (open)
         checkpoint_writer_abort(w);
-    tensors_fini(&table);
     buf_fini(&ledger_bytes);
     return s;
+}
+
+/* The tensors of --weights-file, in its order: the one that load_table took. */
+static enum brg_status read_weights(const struct init *x, float *theta, struct err *e) {
+    struct tensors have;
+    memset(&have, 0, sizeof have);
+    AUTO_CLOSE int fd = open(x->weights_file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return os_errno(e, errno, "opening", x->weights_file);
+    enum brg_status s = tensors_read(x->weights_file, &have, e);
+    for (size_t i = 0; s == BRG_OK && i < have.count; i++) {
+        s = os_pread_all(fd, theta, have.v[i].bytes, have.v[i].offset, x->weights_file, e);
+        theta += have.v[i].elements;
+    }
+    tensors_fini(&have);
+    return s;
+}
+
+static enum brg_status start_weights(struct init *x, float *theta, struct err *e) {
+    if (x->model == NULL) return read_weights(x, theta, e);
+    if (x->weights_file != NULL) return model_load_file(x->weights_file, &x->m, theta, e);
+    if (x->weights != NULL) return model_load_weights(x->weights, &x->m, theta, e);
+    model_init(&x->m, x->seed, theta);
+    return BRG_OK;
 }
 
 static enum brg_status make_version(struct init *x, struct err *e) {
@@ -164,10 +215,7 @@ static enum brg_status make_version(struct init *x, struct err *e) {
                        "%llu parameters do not fit into memory here; make the run on a "
                        "larger machine, the hub itself needs little",
                        (unsigned long long)x->facts.parameters);
-    if (x->weights != NULL)
-        TRY(model_load_weights(x->weights, &x->m, theta, e));
-    else
-        model_init(&x->m, x->seed, theta);
+    TRY(start_weights(x, theta, e));
     TRY(blobs_open(x->dir, &blobs, e));
     enum brg_status s = write_version(x, theta, os_path(path, x->dir, "incoming/version-0.tmp"), e);
     if (s == BRG_OK) s = blobs_adopt(blobs, path, &x->checkpoint, e);
@@ -276,12 +324,25 @@ static void tell(const struct init *x) {
 }
 
 /* ---- The command line ---------------------------------------------------------------------------------- */
-enum { OPT_MODEL = 1, OPT_DATA, OPT_WEIGHTS, OPT_SEED, OPT_CONFIG, OPT_SET, OPT_HELP };
-static const struct option options[] = {
-    {"model", 1, NULL, OPT_MODEL},     {"data", 1, NULL, OPT_DATA},
-    {"weights", 1, NULL, OPT_WEIGHTS}, {"seed", 1, NULL, OPT_SEED},
-    {"config", 1, NULL, OPT_CONFIG},   {"set", 1, NULL, OPT_SET},
-    {"help", 0, NULL, OPT_HELP},       {NULL, 0, NULL, 0}};
+enum {
+    OPT_MODEL = 1,
+    OPT_DATA,
+    OPT_WEIGHTS,
+    OPT_WEIGHTS_FILE,
+    OPT_SEED,
+    OPT_CONFIG,
+    OPT_SET,
+    OPT_HELP
+};
+static const struct option options[] = {{"model", 1, NULL, OPT_MODEL},
+                                        {"data", 1, NULL, OPT_DATA},
+                                        {"weights", 1, NULL, OPT_WEIGHTS},
+                                        {"weights-file", 1, NULL, OPT_WEIGHTS_FILE},
+                                        {"seed", 1, NULL, OPT_SEED},
+                                        {"config", 1, NULL, OPT_CONFIG},
+                                        {"set", 1, NULL, OPT_SET},
+                                        {"help", 0, NULL, OPT_HELP},
+                                        {NULL, 0, NULL, 0}};
 
 /* 0: go on; else an exit status + 1. */
 static int read_options(int argc, char **argv, struct init *x) {
@@ -291,6 +352,7 @@ static int read_options(int argc, char **argv, struct init *x) {
         case OPT_MODEL: x->model = optarg; break;
         case OPT_DATA: x->data = optarg; break;
         case OPT_WEIGHTS: x->weights = optarg; break;
+        case OPT_WEIGHTS_FILE: x->weights_file = optarg; break;
         case OPT_CONFIG: x->config = optarg; break;
         case OPT_SET:
             if (x->sets_count == SETS_MAX) return cli_usage("init", "too many --set", "") + 1;
@@ -306,7 +368,12 @@ static int read_options(int argc, char **argv, struct init *x) {
         }
     }
     if (optind + 1 != argc) return cli_usage("init", "want one RUN directory", "") + 1;
-    if (x->model == NULL) return cli_usage("init", "--model is missing", "") + 1;
+    if (x->model == NULL && x->weights_file == NULL)
+        return cli_usage("init", "--model (or --weights-file) is missing", "") + 1;
+    if (x->weights_file != NULL && x->weights != NULL)
+        return cli_usage("init", "--weights and --weights-file exclude each other", "") + 1;
+    if (x->model == NULL && x->weights != NULL)
+        return cli_usage("init", "--weights needs --model", "") + 1;
     if (x->data == NULL) return cli_usage("init", "--data is missing", "") + 1;
     x->run = argv[optind];
     size_t n = strlen(x->run);
@@ -328,6 +395,7 @@ int cmd_init(int argc, char **argv) {
     }
     if (x->dataset != NULL) data_close(x->dataset);
     if (x->settings_text != NULL) config_destroy(x->settings_text);
+    tensors_fini(&x->table);
     buf_fini(&x->model_json);
     mem_free(x);
     return status;
