@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "site/site_os.h"
 
 /* ---- Mailboxes ---------------------------------------------------------------------------------- */
@@ -122,6 +123,7 @@ static void message_loop(struct brg_site *s, enum line line) {
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
         struct err e = {0};
         enum brg_status status = client_post(s->clients[line], r, a, &e);
+        if (line == LINE_CONTROL && status == BRG_OK) FAULT("site.answered"); /* known to the hub alone */
         CHECK(pthread_mutex_lock(&s->lock) == 0);
         deliver(s, line, id, status, a, &e);
     }
@@ -159,6 +161,7 @@ static void *up_main(void *user) {
         time_ns began = os_now();
         enum brg_status status = client_upload(s->clients[LINE_UP], &did, path, &e);
         double seconds = (double)(os_now() - began) / NS_PER_S;
+        if (status == BRG_OK) FAULT("site.uploaded");
         if (status == BRG_OK)
             log_line(LOG_INFO, "site", "uploaded", "bytes=%" PRId64 " seconds=%.3f",
                      os_file_bytes(path), seconds);
@@ -240,13 +243,17 @@ static void run_job(struct brg_site *s, struct write_job *job) {
     struct err e = {0};
     struct site_event ev = {.kind = SITE_DELTA_STORED, .did = job->did};
     if (job->is_checkpoint) {
+        FAULT("site.before_checkpoint");
         job->status = local_checkpoint_write(s, job, &e);
+        FAULT("site.checkpointed");
         if (job->status != BRG_OK)
             log_line(LOG_ERROR, "site", "checkpoint_failed", "text=\"%s\"", e.text);
     } else {
         ev.u.stored.blob = hash_of(job->bytes, job->bytes_count);
         ev.u.stored.bytes = job->bytes_count;
+        FAULT("site.before_delta");
         job->status = write_delta(s, job);
+        FAULT("site.delta_stored");
     }
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     if (job->is_checkpoint) {

@@ -3,7 +3,10 @@
  *
  * One easy handle, reset before each request: its connection stays open in between. What arrives
  * goes into a bounded buffer or straight to a file; nothing that a peer sends can make memory grow.
- * Whether an answer is worth a retry is decided here, in answer_judge(), and nowhere else. */
+ * Whether an answer is worth a retry is decided here, in answer_judge(), and nowhere else.
+ *
+ * BERINGIA_HISTORY=FILE appends one line of JSON for each message, as a witness that shares no memory
+ * with the hub: what was asked, what was answered, when. Without it nothing is done. */
 #include "wire/client.h"
 
 #include <curl/curl.h>
@@ -12,6 +15,7 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,6 +36,7 @@ struct client {
     int write_errno;
     long http;
     char error[CURL_ERROR_SIZE];
+    int history; /* -1: none */
 };
 
 enum brg_status client_global_init(struct err *e) {
@@ -58,6 +63,8 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
     while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
     c->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
     c->fd = -1;
+    const char *history = getenv("BERINGIA_HISTORY"); /* nobody calls setenv once threads run */
+    c->history = history && *history ? open(history, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
     buf_init(&c->body, WIRE_BODY_MAX);
     c->curl = curl_easy_init();
     bool good = c->curl && headers_add(&c->headers_json, "Content-Type: application/json") &&
@@ -83,6 +90,7 @@ void client_close(struct client *c) {
     curl_slist_free_all(c->headers_json);
     curl_slist_free_all(c->headers_blob);
     buf_fini(&c->body);
+    if (c->history >= 0) close(c->history);
     mem_free(c);
 }
 
@@ -197,6 +205,27 @@ static enum brg_status answer_judge(struct client *c, const char *what, const st
 
 /* ---- Messages --------------------------------------------------------------------------------- */
 
+/* One write a line, so that threads and processes that share the file do not mix. The answer stands as it
+ * came where it is one line of JSON; what is no such thing is left out, as is the answer that was lost. */
+static void history_put(struct client *c, const struct wire_request *r, const struct buf *asked,
+                        time_ns sent, enum brg_status status) {
+    if (c->history < 0) return;
+    AUTO_BUF struct buf line = {.bytes_max = 3 * (size_t)WIRE_BODY_MAX};
+    buf_printf(&line, "{\"pid\":%ld,\"sent\":%" PRId64 ",\"got\":%" PRId64 ",\"kind\":\"%s\",\"status\":\"%s\","
+               "\"http\":%ld,\"asked\":", (long)getpid(), (int64_t)sent, (int64_t)os_now(),
+               wire_kind_name(r->kind), status_name(status), c->http);
+    buf_put(&line, asked->data, asked->bytes_count);
+    if (status == BRG_OK) {
+        while (c->body.bytes_count > 0 && c->body.data[c->body.bytes_count - 1] <= ' ') c->body.bytes_count--;
+        buf_printf(&line, ",\"answer\":");
+        buf_put(&line, c->body.data, c->body.bytes_count);
+    }
+    buf_printf(&line, "}\n");
+    struct err e;
+    if (os_write_all(c->history, line.data, line.bytes_count, "history", &e) != BRG_OK)
+        log_line(LOG_WARN, "wire", "history_failed", "text=\"%s\"", e.text);
+}
+
 enum brg_status client_post(struct client *c, const struct wire_request *r, struct wire_answer *out,
                             struct err *e) {
     char url[URL_MAX + 64];
@@ -208,10 +237,15 @@ enum brg_status client_post(struct client *c, const struct wire_request *r, stru
     curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
     curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, body.data);
     curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.bytes_count);
-    TRY(request_perform(c, e));
     struct err why = {0};
     struct wire_answer a;
-    if (wire_answer_decode(r->kind, c->body.data, c->body.bytes_count, &a, &why) != BRG_OK)
+    time_ns sent = os_now();
+    enum brg_status status = request_perform(c, e), read = status;
+    if (status == BRG_OK)
+        read = wire_answer_decode(r->kind, c->body.data, c->body.bytes_count, &a, &why);
+    history_put(c, r, &body, sent, read);
+    TRY(status);
+    if (read != BRG_OK)
         return answer_judge(c, wire_kind_name(r->kind), &why, e);
     *out = a;
     return BRG_OK;
