@@ -2,30 +2,36 @@
 /* apply.c - one record, one change of the durable state.
  *
  * hub_step runs every record that it decides through hub_apply, from its encoded bytes, and so does
- * replay: there is no second way to change the state, hence the same journal gives the same state (H1).
+ * replay: there is no second way to change the state, hence the same journal gives the same state
+ * (H1).
  * A record may come from a damaged or a foreign journal, so everything it relies on is looked at
- * first; a record that does not fit is E_JOURNAL and says which condition failed. Records of our own
- * always fit: that is a CHECK in hub_emit.
+ * first; a record that does not fit is E_JOURNAL and says which condition failed. Records of our
+ * own always fit: that is a CHECK in hub_emit.
  *
- * Times are not part of it: deadlines, speeds and readiness are set by the deciding side afterwards.
+ * Times are not part of it: deadlines, speeds and readiness are set by the deciding side
+ * afterwards.
  *
  * Invariants
  *   (H1) durable state is a function of the records alone.
  *   (H2) incarnations, terms, toks and version numbers only grow.
- *   (H3) the head's tokens are its MERGED positions times seq_len (I5 seen from the model's side). */
+ *   (H3) the head's tokens are its MERGED positions times seq_len (I5 seen from the model's side).
+ *   */
 #include <string.h>
 
 #include "hub/machine.h"
 
-/* ---- Rows --------------------------------------------------------------------------------------- */
+/* ---- Rows
+ * --------------------------------------------------------------------------------------- */
 
 struct hub_version *hub_version_of(const struct hub *h, uint64_t version) {
     uint32_t low = 0, high = h->versions_count;
     while (low < high) {
         uint32_t mid = low + (high - low) / 2;
         if (h->versions[mid].v.version == version) return &h->versions[mid];
-        if (h->versions[mid].v.version < version) low = mid + 1;
-        else high = mid;
+        if (h->versions[mid].v.version < version)
+            low = mid + 1;
+        else
+            high = mid;
     }
     return NULL;
 }
@@ -54,7 +60,8 @@ static struct hub_site *member(const struct hub *h, uint32_t site, uint32_t inc)
     return s->joined && s->inc == inc ? s : NULL;
 }
 
-/* ---- The run ------------------------------------------------------------------------------------ */
+/* ---- The run
+ * ------------------------------------------------------------------------------------ */
 
 static const char *apply_open(struct hub *h, const struct record_open *r, time_ns wall) {
     const struct hub_settings *s = &h->s;
@@ -62,8 +69,8 @@ static const char *apply_open(struct hub *h, const struct record_open *r, time_n
     if (!id_equal(&r->run, &s->run)) return "the journal belongs to another run";
     if (!hash_equal(&r->fingerprint, &s->fingerprint)) return "the journal belongs to other data";
     if (!hash_equal(&r->tensors, &s->tensors)) return "the journal belongs to another model";
-    if (r->parameters != s->parameters || r->positions != s->positions || r->seq_len != s->seq_len ||
-        r->epochs != s->epochs || r->order_seed != s->order_seed)
+    if (r->parameters != s->parameters || r->positions != s->positions ||
+        r->seq_len != s->seq_len || r->epochs != s->epochs || r->order_seed != s->order_seed)
         return "the run's settings differ from those it was opened with";
     struct hub_version *v = hub_version_add(h);
     v->v.checkpoint = r->checkpoint;
@@ -89,7 +96,8 @@ static const char *apply_epoch(struct hub *h, const struct record_epoch *r) {
     return f == LEASE_FINE ? NULL : lease_fault_text(f);
 }
 
-/* ---- Members ------------------------------------------------------------------------------------ */
+/* ---- Members
+ * ------------------------------------------------------------------------------------ */
 
 static const char *fence(struct hub *h, uint64_t tok, uint32_t crashes_max) {
     const struct lease *a = ledger_lease_find(h->ledger, tok);
@@ -125,7 +133,8 @@ static const char *apply_join(struct hub *h, const struct record_join *r) {
     uint32_t number = 0;
     struct hub_site *s = hub_site_named(h, r->name, &number);
     if (!wire_name_valid(r->name)) return "a site name that is not valid";
-    if (s ? number != r->site : r->site != h->sites_count + 1) return "a site number that does not fit";
+    if (s ? number != r->site : r->site != h->sites_count + 1)
+        return "a site number that does not fit";
     if (r->inc != (s ? s->inc : 0) + 1) return "an incarnation that is not the next one"; /* H2 */
     if (!toks_are_all_of(h, r->site, r->kept, r->kept_count, r->fenced, r->fenced_count))
         return "leases that are not exactly the site's";
@@ -174,17 +183,24 @@ static const char *apply_hold(struct hub *h, const struct record_hold *r) {
     return NULL;
 }
 
-/* ---- Leases ------------------------------------------------------------------------------------- */
+/* ---- Leases
+ * ------------------------------------------------------------------------------------- */
 
 static const char *apply_grant(struct hub *h, const struct record_grant *r) {
     struct hub_site *s = member(h, r->site, r->inc);
     if (!s) return "a site that is no member";
     if (h->held) return "a grant while holding";
     if (r->tok != hub_tok_next(h)) return "a lease number that is not the next one"; /* H2 */
-    if (ledger_site_leases(h->ledger, r->site) >= WIRE_LEASES_MAX) return "too many leases of a site";
+    if (ledger_site_leases(h->ledger, r->site) >= WIRE_LEASES_MAX)
+        return "too many leases of a site";
     struct lease_span spans[LEASE_SPANS_MAX];
-    struct lease_grant g = {.tok = r->tok, .nonce = r->nonce, .req = r->req, .site = r->site,
-                            .inc = r->inc, .epoch = r->epoch, .spans_count = r->ranges_count,
+    struct lease_grant g = {.tok = r->tok,
+                            .nonce = r->nonce,
+                            .req = r->req,
+                            .site = r->site,
+                            .inc = r->inc,
+                            .epoch = r->epoch,
+                            .spans_count = r->ranges_count,
                             .spans = spans};
     for (uint32_t i = 0; i < r->ranges_count; i++) {
         spans[i] = (struct lease_span){r->ranges[i].start, r->ranges[i].count};
@@ -213,13 +229,14 @@ static const char *apply_reclaim(struct hub *h, const struct record_reclaim *r) 
 }
 
 static const char *apply_quarantine(struct hub *h, const struct record_quarantine *r) {
-    enum lease_fault f =
-        ledger_decide(h->ledger, r->epoch, (struct lease_span){r->range.start, r->range.count}, r->skip,
-                      r->reason);
+    enum lease_fault f = ledger_decide(h->ledger, r->epoch,
+                                       (struct lease_span){r->range.start, r->range.count}, r->skip,
+                                       r->reason);
     return f == LEASE_FINE ? NULL : lease_fault_text(f);
 }
 
-/* ---- Contributions ------------------------------------------------------------------------------ */
+/* ---- Contributions
+ * ------------------------------------------------------------------------------ */
 
 static bool stage_tokens_fit(const struct hub *h, const struct record_stage *r) {
     uint64_t done = 0;
@@ -233,20 +250,38 @@ static const char *apply_stage(struct hub *h, const struct record_stage *r) {
     if (h->held) return "a contribution while holding";
     const struct hub_version *base = hub_version_of(h, r->base);
     if (!base || !base->on_branch) return "a base that is not on the branch";
-    if (r->has_rest && r->rest_tok != hub_tok_next(h)) return "a lease number that is not the next one";
+    if (r->has_rest && r->rest_tok != hub_tok_next(h))
+        return "a lease number that is not the next one";
     struct lease_part parts[LEASE_PARTS_MAX];
     struct lease_skip skips[LEASE_SKIPS_MAX];
-    struct lease_stage g = {
-        .did = r->did, .blob = r->blob, .manifest = hub_manifest_hash(r), .site = r->site, .inc = r->inc,
-        .info = {.base = r->base, .tokens = r->tokens, .steps = r->steps, .elements = r->elements,
-                 .bytes = r->bytes, .lr_sum = r->lr_sum, .loss = r->loss, .norm = r->norm,
-                 .max_abs = r->max_abs, .cos_m = r->cos_m, .codec = r->codec},
-        .parts_count = r->parts_count, .skips_count = r->skips_count, .parts = parts, .skips = skips,
-        .has_rest = r->has_rest, .rest_tok = r->rest_tok, .rest_nonce = r->rest_nonce};
+    struct lease_stage g = {.did = r->did,
+                            .blob = r->blob,
+                            .manifest = hub_manifest_hash(r),
+                            .site = r->site,
+                            .inc = r->inc,
+                            .info = {.base = r->base,
+                                     .tokens = r->tokens,
+                                     .steps = r->steps,
+                                     .elements = r->elements,
+                                     .bytes = r->bytes,
+                                     .lr_sum = r->lr_sum,
+                                     .loss = r->loss,
+                                     .norm = r->norm,
+                                     .max_abs = r->max_abs,
+                                     .cos_m = r->cos_m,
+                                     .codec = r->codec},
+                            .parts_count = r->parts_count,
+                            .skips_count = r->skips_count,
+                            .parts = parts,
+                            .skips = skips,
+                            .has_rest = r->has_rest,
+                            .rest_tok = r->rest_tok,
+                            .rest_nonce = r->rest_nonce};
     for (uint32_t i = 0; i < r->parts_count; i++)
         parts[i] = (struct lease_part){r->parts[i].tok, r->parts[i].nonce, r->parts[i].done};
     for (uint32_t i = 0; i < r->skips_count; i++) {
-        skips[i] = (struct lease_skip){.epoch = r->skips[i].epoch, .position = r->skips[i].position};
+        skips[i] =
+            (struct lease_skip){.epoch = r->skips[i].epoch, .position = r->skips[i].position};
         memcpy(skips[i].reason, r->skips[i].reason, sizeof skips[i].reason);
     }
     enum lease_fault f = ledger_stage(h->ledger, &g);
@@ -265,8 +300,13 @@ static const char *apply_reject(struct hub *h, const struct record_reject *r) {
     struct hub_site *s = member(h, r->site, r->inc);
     if (!s) return "a site that is no member";
     if (h->held) return "a contribution while holding";
-    struct lease_reject g = {.did = r->did, .blob = r->blob, .manifest = r->manifest, .site = r->site,
-                             .inc = r->inc, .freed_count = r->freed_count, .freed = r->freed,
+    struct lease_reject g = {.did = r->did,
+                             .blob = r->blob,
+                             .manifest = r->manifest,
+                             .site = r->site,
+                             .inc = r->inc,
+                             .freed_count = r->freed_count,
+                             .freed = r->freed,
                              .reason = r->reason};
     enum lease_fault f = ledger_reject(h->ledger, &g);
     if (f != LEASE_FINE) return lease_fault_text(f);
@@ -282,7 +322,8 @@ static const char *apply_discard(struct hub *h, const struct record_discard *r) 
     return NULL;
 }
 
-/* ---- Versions ----------------------------------------------------------------------------------- */
+/* ---- Versions
+ * ----------------------------------------------------------------------------------- */
 
 /* What the version's row says about its contributions; NULL where one is not staged. */
 static const char *merge_sum(struct hub *h, const struct record_merge *r, struct hub_version *out) {
@@ -320,12 +361,18 @@ static const char *merge_sum(struct hub *h, const struct record_merge *r, struct
 static const char *apply_merge(struct hub *h, const struct record_merge *r, time_ns wall) {
     if (h->held) return "a merge while holding";
     if (r->version != h->versions_next) return "a version that is not the next one"; /* H2 */
-    if (r->parent != h->versions[h->head].v.version) return "a version that does not follow the head";
-    struct hub_version v = {
-        .v = {.version = r->version, .parent = r->parent, .bytes = r->checkpoint_bytes,
-              .checkpoint = r->checkpoint, .theta = r->theta, .wall = wall, .eta_r = r->eta_r,
-              .mu_r = r->mu_r, .kappa_r = r->kappa_r},
-        .on_branch = true};
+    if (r->parent != h->versions[h->head].v.version)
+        return "a version that does not follow the head";
+    struct hub_version v = {.v = {.version = r->version,
+                                  .parent = r->parent,
+                                  .bytes = r->checkpoint_bytes,
+                                  .checkpoint = r->checkpoint,
+                                  .theta = r->theta,
+                                  .wall = wall,
+                                  .eta_r = r->eta_r,
+                                  .mu_r = r->mu_r,
+                                  .kappa_r = r->kappa_r},
+                            .on_branch = true};
     const char *wrong = merge_sum(h, r, &v);
     if (wrong) return wrong;
     v.v.tokens += h->versions[h->head].v.tokens;
@@ -379,7 +426,8 @@ static const char *apply_rollback(struct hub *h, const struct record_rollback *r
     return NULL;
 }
 
-/* ---- Face --------------------------------------------------------------------------------------- */
+/* ---- Face
+ * --------------------------------------------------------------------------------------- */
 
 static const char *apply(struct hub *h, const struct hub_record *r) {
     switch ((enum record_kind)r->kind) {
@@ -405,15 +453,18 @@ static const char *apply(struct hub *h, const struct hub_record *r) {
 enum brg_status hub_apply(struct hub *h, uint64_t seq, uint16_t kind, const void *body, size_t n,
                           struct err *e) {
     if (seq != h->seq + 1)
-        return err_set(e, BRG_E_JOURNAL, "record %llu is missing from the journal; restore it from a backup",
+        return err_set(e, BRG_E_JOURNAL,
+                       "record %llu is missing from the journal; restore it from a backup",
                        (unsigned long long)(h->seq + 1));
     struct hub_record r;
     if (hub_record_decode(kind, body, n, &r, e) != BRG_OK)
         return err_prefix(e, "record %llu", (unsigned long long)seq);
-    const char *wrong = kind != RECORD_OPEN && !h->opened ? "a record before the opening one" : apply(h, &r);
+    const char *wrong = kind != RECORD_OPEN && !h->opened ? "a record before the opening one"
+                                                          : apply(h, &r);
     hub_record_fini(&r);
     if (wrong)
-        return err_set(e, BRG_E_JOURNAL, "record %llu (%s) does not fit: %s; the journal is damaged or of "
+        return err_set(e, BRG_E_JOURNAL,
+                       "record %llu (%s) does not fit: %s; the journal is damaged or of "
                        "another run, restore it from a backup",
                        (unsigned long long)seq, record_kind_name(kind), wrong);
     h->seq = seq;

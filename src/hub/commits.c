@@ -8,18 +8,19 @@
  *          --refused by what it is--> REJECT record
  *          --else--> STAGE record
  *
- * The decision ends in one record. Whether the leases are still the site's is looked at in ledger_stage,
- * at the moment in which they are consumed (I3); everything before it is policy. A refusal is recorded
- * too, with the leases that it gives back: a retry of the same contribution gets the same answer, and
- * the samples go to somebody else. Blobs are durable before the record that needs them: the shore
- * says `complete` only then. */
+ * The decision ends in one record. Whether the leases are still the site's is looked at in
+ * ledger_stage, at the moment in which they are consumed (I3); everything before it is policy. A
+ * refusal is recorded too, with the leases that it gives back: a retry of the same contribution
+ * gets the same answer, and the samples go to somebody else. Blobs are durable before the record
+ * that needs them: the shore says `complete` only then. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "hub/machine.h"
 
-/* ---- The manifest ------------------------------------------------------------------------------- */
+/* ---- The manifest
+ * ------------------------------------------------------------------------------- */
 
 struct hash hub_manifest_hash(const struct record_stage *r) {
     struct buf b;
@@ -55,8 +56,8 @@ static bool done_has(const struct lease *a, uint64_t done, uint64_t position) {
     return false;
 }
 
-/* A skip names a position only; its epoch is that of the first part that has it and does not have it
- * as a skip already. Where there is none the ledger will refuse it. */
+/* A skip names a position only; its epoch is that of the first part that has it and does not have
+ * it as a skip already. Where there is none the ledger will refuse it. */
 static uint32_t skip_epoch(const struct hub *h, const struct record_stage *g, uint32_t at) {
     uint32_t epoch = 0;
     for (uint32_t i = 0; i < g->parts_count; i++) {
@@ -110,9 +111,11 @@ static struct hub_record *stage_draft(struct hub *h, uint32_t site, const struct
     return r;
 }
 
-/* ---- Policy ------------------------------------------------------------------------------------- */
+/* ---- Policy
+ * ------------------------------------------------------------------------------------- */
 
-bool hub_staleness(const struct hub *h, uint32_t site, uint64_t base, uint32_t enough, uint32_t *out) {
+bool hub_staleness(const struct hub *h, uint32_t site, uint64_t base, uint32_t enough,
+                   uint32_t *out) {
     const struct hub_version *v = hub_version_of(h, base);
     if (!v || !v->on_branch) return false;
     uint32_t n = 0;
@@ -138,22 +141,31 @@ static bool reason_set(char out[WIRE_TEXT_MAX], const char *fmt, ...) {
 }
 
 /* What the site's words alone can be refused for. false: reason says why. */
-static bool words_fine(const struct hub *h, const struct record_stage *g, char reason[WIRE_TEXT_MAX]) {
+static bool words_fine(const struct hub *h, const struct record_stage *g,
+                       char reason[WIRE_TEXT_MAX]) {
     const struct hub_settings *s = &h->s;
     uint32_t behind = 0, part = 0;
     if (!hub_staleness(h, g->site, g->base, s->staleness_max + 1, &behind))
         return reason_set(reason, "version %llu is not on the run's branch any more",
                           (unsigned long long)g->base);
     if (behind > s->staleness_max)
-        return reason_set(reason, "the base, version %llu, misses %u or more rounds of other sites; the limit "
-                          "is %u", (unsigned long long)g->base, behind, s->staleness_max);
+        return reason_set(
+            reason,
+            "the base, version %llu, misses %u or more rounds of other sites; the limit "
+            "is %u",
+            (unsigned long long)g->base, behind, s->staleness_max);
     if (!isfinite(g->loss) || !isfinite(g->lr_sum) || g->lr_sum < 0)
         return reason_set(reason, "loss or rates are not finite numbers");
     struct lease_part parts[LEASE_PARTS_MAX];
     struct lease_skip skips[LEASE_SKIPS_MAX];
-    struct lease_stage stage = {.did = g->did, .site = g->site, .inc = g->inc,
-                                .parts_count = g->parts_count, .skips_count = g->skips_count,
-                                .parts = parts, .skips = skips, .has_rest = g->has_rest,
+    struct lease_stage stage = {.did = g->did,
+                                .site = g->site,
+                                .inc = g->inc,
+                                .parts_count = g->parts_count,
+                                .skips_count = g->skips_count,
+                                .parts = parts,
+                                .skips = skips,
+                                .has_rest = g->has_rest,
                                 .rest_tok = g->rest_tok};
     uint64_t done = 0;
     for (uint32_t i = 0; i < g->parts_count; i++) {
@@ -161,7 +173,8 @@ static bool words_fine(const struct hub *h, const struct record_stage *g, char r
         done += g->parts[i].done;
     }
     for (uint32_t i = 0; i < g->skips_count; i++)
-        skips[i] = (struct lease_skip){.epoch = g->skips[i].epoch, .position = g->skips[i].position};
+        skips[i] =
+            (struct lease_skip){.epoch = g->skips[i].epoch, .position = g->skips[i].position};
     enum lease_fault f = ledger_stage_check(h->ledger, &stage, &part);
     if (f != LEASE_FINE)
         return reason_set(reason, "lease %llx: %s", (unsigned long long)g->parts[part].tok,
@@ -176,7 +189,8 @@ static bool words_fine(const struct hub *h, const struct record_stage *g, char r
         return reason_set(reason, "the delta has %llu elements, the model %llu",
                           (unsigned long long)g->elements, (unsigned long long)s->parameters);
     if (g->codec != (uint32_t)s->codec && g->codec != CODEC_FP32)
-        return reason_set(reason, "codec %u is neither fp32 nor the run's %s", g->codec, codec_name(s->codec));
+        return reason_set(reason, "codec %u is neither fp32 nor the run's %s", g->codec,
+                          codec_name(s->codec));
     uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes((enum codec)g->codec, g->elements);
     if (g->bytes != bytes || (s->delta_bytes_max > 0 && bytes > s->delta_bytes_max))
         return reason_set(reason, "the delta file has %llu bytes, expected %llu, at most %llu",
@@ -186,8 +200,8 @@ static bool words_fine(const struct hub *h, const struct record_stage *g, char r
 }
 
 /* What the delta's content can be refused for. */
-static bool blob_fine(const struct hub *h, const struct record_stage *g, const struct hub_blob_verdict *blob,
-                      char reason[WIRE_TEXT_MAX]) {
+static bool blob_fine(const struct hub *h, const struct record_stage *g,
+                      const struct hub_blob_verdict *blob, char reason[WIRE_TEXT_MAX]) {
     if (g->tokens == 0) return true;
     if (blob->status != BRG_OK)
         return reason_set(reason, "%s", blob->text[0] ? blob->text : status_sentence(blob->status));
@@ -195,20 +209,24 @@ static bool blob_fine(const struct hub *h, const struct record_stage *g, const s
     if (!isfinite(blob->norm) || !isfinite(blob->max_abs) || !isfinite(blob->cos_m))
         return reason_set(reason, "the delta holds numbers that are not finite");
     if (blob->theta_max <= 0 || h->s.beta2 <= 0) return true;
-    double bound = outer_adamw_bound(g->lr_sum, h->s.beta1, h->s.beta2, h->s.weight_decay, blob->theta_max);
+    double bound =
+        outer_adamw_bound(g->lr_sum, h->s.beta1, h->s.beta2, h->s.weight_decay, blob->theta_max);
     if (blob->max_abs > 1.01 * bound) /* a hundredth for the codec's rounding */
-        return reason_set(reason, "a weight moved by %.3g, but AdamW moves it by %.3g at most in these steps",
-                          blob->max_abs, bound);
+        return reason_set(
+            reason, "a weight moved by %.3g, but AdamW moves it by %.3g at most in these steps",
+            blob->max_abs, bound);
     return true;
 }
 
-/* ---- Answers ------------------------------------------------------------------------------------ */
+/* ---- Answers
+ * ------------------------------------------------------------------------------------ */
 
 static void answer_delta(struct hub *h, const struct delta *d) {
     struct wire_commit_answer *a = &h->out->answer.u.commit;
-    static const enum outcome outcomes[] = {
-        [DELTA_STAGED] = OUTCOME_STAGED, [DELTA_MERGED] = OUTCOME_MERGED,
-        [DELTA_REJECTED] = OUTCOME_REJECTED, [DELTA_DISCARDED] = OUTCOME_DISCARDED};
+    static const enum outcome outcomes[] = {[DELTA_STAGED] = OUTCOME_STAGED,
+                                            [DELTA_MERGED] = OUTCOME_MERGED,
+                                            [DELTA_REJECTED] = OUTCOME_REJECTED,
+                                            [DELTA_DISCARDED] = OUTCOME_DISCARDED};
     a->outcome = outcomes[d->state];
     a->version = d->version;
     if (d->reason) hub_text_copy(a->reason, sizeof a->reason, d->reason);
@@ -237,7 +255,8 @@ bool hub_commit_known(struct hub *h, uint32_t site, const struct wire_commit *c)
     const struct hub_blob_verdict none = {0};
     struct hub_record *r = stage_draft(h, site, c, &none);
     struct hash manifest = hub_manifest_hash(&r->u.stage);
-    if (d->site != site || !hash_equal(&d->blob, &c->blob) || !hash_equal(&d->manifest, &manifest)) {
+    if (d->site != site || !hash_equal(&d->blob, &c->blob) ||
+        !hash_equal(&d->manifest, &manifest)) {
         hub_refuse(h, WIRE_KEY_REUSED, "this contribution id names another delta already");
         return true;
     }
@@ -247,10 +266,11 @@ bool hub_commit_known(struct hub *h, uint32_t site, const struct wire_commit *c)
     return true;
 }
 
-/* ---- Decisions ---------------------------------------------------------------------------------- */
+/* ---- Decisions
+ * ---------------------------------------------------------------------------------- */
 
-static void reject(struct hub *h, uint32_t site, const struct wire_commit *c, const struct hash *manifest,
-                   const char *reason) {
+static void reject(struct hub *h, uint32_t site, const struct wire_commit *c,
+                   const struct hash *manifest, const char *reason) {
     struct hub_record *r = hub_draft(h, RECORD_REJECT);
     struct record_reject *j = &r->u.reject;
     j->did = c->did;
@@ -272,8 +292,8 @@ static void reject(struct hub *h, uint32_t site, const struct wire_commit *c, co
     }
     char hex[ID_HEX_BYTES];
     id_hex(&c->did, hex);
-    hub_note(h, "lvl=warn ev=rejected site=%s did=%s freed=%u reason=\"%s\"", h->sites[site].name, hex,
-             j->freed_count, j->reason);
+    hub_note(h, "lvl=warn ev=rejected site=%s did=%s freed=%u reason=\"%s\"", h->sites[site].name,
+             hex, j->freed_count, j->reason);
     hub_emit(h, r);
     answer_delta(h, ledger_delta_find(h->ledger, &c->did));
     consumer_fill(h, c);
@@ -283,10 +303,12 @@ static void stage(struct hub *h, uint32_t site, const struct wire_commit *c, str
     uint64_t rest_tok = r->u.stage.has_rest ? r->u.stage.rest_tok : 0;
     char hex[ID_HEX_BYTES];
     id_hex(&c->did, hex);
-    hub_note(h, "lvl=info ev=staged site=%s did=%s base=%llu tokens=%llu steps=%llu loss=%.4f norm=%.4g "
-             "cos=%.3f", h->sites[site].name, hex, (unsigned long long)c->base,
-             (unsigned long long)c->tokens, (unsigned long long)c->steps, c->loss, r->u.stage.norm,
-             r->u.stage.cos_m);
+    hub_note(
+        h,
+        "lvl=info ev=staged site=%s did=%s base=%llu tokens=%llu steps=%llu loss=%.4f norm=%.4g "
+        "cos=%.3f",
+        h->sites[site].name, hex, (unsigned long long)c->base, (unsigned long long)c->tokens,
+        (unsigned long long)c->steps, c->loss, r->u.stage.norm, r->u.stage.cos_m);
     hub_emit(h, r);
     struct lease *rest = rest_tok ? ledger_lease_find(h->ledger, rest_tok) : NULL;
     if (rest) rest->deadline = h->now + h->s.ttl_ns;
@@ -308,12 +330,14 @@ static void upload(struct hub *h, uint32_t site, const struct wire_commit *c,
 static bool retry_needed(struct hub *h, uint32_t site, const struct hub_blob_verdict *blob) {
     enum brg_class class_ = status_class(blob->status);
     if (h->held)
-        hub_refuse(h, WIRE_RETRY, "the hub holds until an operator decides: a site has seen a newer version");
+        hub_refuse(h, WIRE_RETRY,
+                   "the hub holds until an operator decides: a site has seen a newer version");
     else if (ledger_site_staged(h->ledger, site) >= HUB_STAGED_PER_SITE_MAX)
         hub_refuse(h, WIRE_RETRY, "%u contributions of this site wait for a merge already",
                    HUB_STAGED_PER_SITE_MAX);
     else if (blob->status != BRG_OK && (class_ == BRG_CLASS_RETRY || class_ == BRG_CLASS_FULL))
-        hub_refuse(h, WIRE_RETRY, "the hub cannot read the delta now: %s", status_sentence(blob->status));
+        hub_refuse(h, WIRE_RETRY, "the hub cannot read the delta now: %s",
+                   status_sentence(blob->status));
     else
         return false;
     h->out->answer.retry_ms = hub_ms(h->s.heartbeat_ns);

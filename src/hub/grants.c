@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* grants.c - who gets which positions, and who has to give them back.
  *
- * Order of choice for a request: what is AVAILABLE in the first unsealed epoch (returned positions lie
- * before fresh ones, so they go first), then in the next epoch (so that nobody waits for the last
- * straggler of this one), and only then the lease that lapsed longest ago. A lease of a live site is never
- * taken: that needs its word (SHRINK_OK) or its silence for a whole TTL.
+ * Order of choice for a request: what is AVAILABLE in the first unsealed epoch (returned positions
+ * lie before fresh ones, so they go first), then in the next epoch (so that nobody waits for the
+ * last straggler of this one), and only then the lease that lapsed longest ago. A lease of a live
+ * site is never taken: that needs its word (SHRINK_OK) or its silence for a whole TTL.
  *
- * Why lapsed leases are taken so late: a site that was cut off often comes back, and then its work counts;
- * a lease that nobody needs does no harm.
+ * Why lapsed leases are taken so late: a site that was cut off often comes back, and then its work
+ * counts; a lease that nobody needs does no harm.
  *
  * Sizes: what the site wants, between the two limits; near the end of an epoch at most
- * remaining / (2 * sites), so that the last one to finish does not hold much (guided self-scheduling). */
+ * remaining / (2 * sites), so that the last one to finish does not hold much (guided
+ * self-scheduling). */
 #include <string.h>
 
 #include "hub/machine.h"
 
-/* ---- What there is ------------------------------------------------------------------------------ */
+/* ---- What there is
+ * ------------------------------------------------------------------------------ */
 
 uint32_t hub_epoch_first(const struct hub *h) {
     uint32_t e = 0;
@@ -45,7 +47,8 @@ bool hub_work_left(const struct hub *h) {
     return false;
 }
 
-/* ---- Sizes -------------------------------------------------------------------------------------- */
+/* ---- Sizes
+ * -------------------------------------------------------------------------------------- */
 
 static uint64_t multiple_up(uint64_t v, uint64_t of) {
     return of > 1 && v % of != 0 ? v + (of - v % of) : v;
@@ -65,7 +68,8 @@ static uint64_t size_of(const struct hub *h, uint32_t epoch, uint64_t want) {
     return size;
 }
 
-/* ---- Taking lapsed leases ----------------------------------------------------------------------- */
+/* ---- Taking lapsed leases
+ * ----------------------------------------------------------------------- */
 
 static struct lease *lapsed_oldest(const struct hub *h) {
     struct lease *best = NULL;
@@ -90,7 +94,8 @@ static void reclaim(struct hub *h, uint64_t tok, enum reclaim_reason reason, uin
     hub_emit(h, r);
 }
 
-/* ---- Lease -------------------------------------------------------------------------------------- */
+/* ---- Lease
+ * -------------------------------------------------------------------------------------- */
 
 void hub_lease_fill(const struct lease *a, struct wire_lease *out) {
     memset(out, 0, sizeof *out);
@@ -126,7 +131,8 @@ static void grant(struct hub *h, uint32_t site, uint32_t epoch, uint64_t req,
     g->epoch = epoch;
     g->req = req;
     g->ranges_count = count;
-    for (uint32_t i = 0; i < count; i++) g->ranges[i] = (struct range){spans[i].start, spans[i].count};
+    for (uint32_t i = 0; i < count; i++)
+        g->ranges[i] = (struct range){spans[i].start, spans[i].count};
     uint64_t tok = g->tok;
     hub_emit(h, r);
     struct lease *a = ledger_lease_find(h->ledger, tok);
@@ -134,8 +140,8 @@ static void grant(struct hub *h, uint32_t site, uint32_t epoch, uint64_t req,
     a->deadline = h->now + h->s.ttl_ns;
     answer_grant(h, a);
     hub_note(h, "lvl=info ev=granted site=%s lease=%llx epoch=%u start=%llu count=%llu",
-             h->sites[site].name, (unsigned long long)tok, epoch, (unsigned long long)a->spans[0].start,
-             (unsigned long long)a->count);
+             h->sites[site].name, (unsigned long long)tok, epoch,
+             (unsigned long long)a->spans[0].start, (unsigned long long)a->count);
 }
 
 static bool grant_available(struct hub *h, uint32_t site, uint64_t want, uint64_t req) {
@@ -181,7 +187,8 @@ static bool lease_refused(struct hub *h, uint32_t site, uint64_t base) {
         return true;
     }
     if (h->held) {
-        hub_refuse(h, WIRE_RETRY, "the hub holds until an operator decides: a site has seen a newer version");
+        hub_refuse(h, WIRE_RETRY,
+                   "the hub holds until an operator decides: a site has seen a newer version");
         h->out->answer.retry_ms = hub_ms(h->s.heartbeat_ns);
         return true;
     }
@@ -220,7 +227,8 @@ void hub_lease(struct hub *h, uint32_t site, const struct wire_request *q) {
     hub_round_fill(h, site, &a->round);
 }
 
-/* ---- Giving back -------------------------------------------------------------------------------- */
+/* ---- Giving back
+ * -------------------------------------------------------------------------------- */
 
 void hub_return(struct hub *h, uint32_t site, uint64_t tok, uint64_t nonce, uint64_t keep) {
     const struct lease *a = ledger_lease_find(h->ledger, tok);
@@ -239,16 +247,19 @@ void hub_return(struct hub *h, uint32_t site, uint64_t tok, uint64_t nonce, uint
     if (left->read_ahead > keep) left->read_ahead = keep;
 }
 
-/* ---- Wishes ------------------------------------------------------------------------------------- */
+/* ---- Wishes
+ * ------------------------------------------------------------------------------------- */
 
 static uint64_t rest_of(const struct lease *a) {
     return a->count - a->read_ahead;
 }
 
-/* Only while somebody starves and nothing else is there, and only the longest rest of all: half of it. */
+/* Only while somebody starves and nothing else is there, and only the longest rest of all: half of
+ * it. */
 uint64_t hub_wish(const struct hub *h, const struct lease *a) {
     uint64_t low = h->s.lease_samples_min > 0 ? h->s.lease_samples_min : 1;
-    if (h->starved_at == TIME_NS_NEVER || h->now - h->starved_at > 2 * h->s.heartbeat_ns) return a->count;
+    if (h->starved_at == TIME_NS_NEVER || h->now - h->starved_at > 2 * h->s.heartbeat_ns)
+        return a->count;
     if (rest_of(a) < 2 * low || hub_work_left(h)) return a->count;
     for (uint32_t s = 1; s <= h->sites_count; s++) {
         for (const struct lease *b = ledger_site_first(h->ledger, s); b; b = b->site_next) {

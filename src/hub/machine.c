@@ -1,23 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* machine.c - the hub's state machine: one step, its clock, and the operator's commands.
  *
- * What it is: a deterministic function (state, now, command) -> (state, records, answer, merge). What it is
- * not: it opens no file and no socket, knows no thread, and computes no weights.
+ * What it is: a deterministic function (state, now, command) -> (state, records, answer, merge).
+ * What it is not: it opens no file and no socket, knows no thread, and computes no weights.
  *
  *   command --decide (members, grants, commits, rounds)--> records --apply.c--> state
  *                                                           |
- *                                                           +--> out: durable first, then the answer
+ *                                                           +--> out: durable first, then the
+ *                                                           answer
  *
  * The clock. All deadlines are on the caller's monotonic clock, and they cost or save work only: no
- * condition of apply.c or of the ledger reads a time (I13). Between two steps more than a quarter of the
- * TTL means that we stood still, not that the sites were silent: the gap is added to every deadline. To
- * tell the two apart, hub_expiry asks for a step each eighth of the TTL while anybody is live.
+ * condition of apply.c or of the ledger reads a time (I13). Between two steps more than a quarter
+ * of the
+ * TTL means that we stood still, not that the sites were silent: the gap is added to every
+ * deadline. To tell the two apart, hub_expiry asks for a step each eighth of the TTL while anybody
+ * is live.
  *
- * The volatile part starts afresh with each process (HUB_CMD_START): every lease and every member has
- * a full TTL again.
+ * The volatile part starts afresh with each process (HUB_CMD_START): every lease and every member
+ * has a full TTL again.
  *
  * Invariants, besides those of the ledger (lease.h) and of apply.c
- *   (H4) an answer depends on no record that comes after it: records are complete when hub_step returns.
+ *   (H4) an answer depends on no record that comes after it: records are complete when hub_step
+ *   returns.
  *   (H5) a request that is repeated is answered as before, and changes nothing. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +29,8 @@
 
 #include "hub/machine.h"
 
-static_assert((int)WIRE_RANGES_MAX == (int)LEASE_SPANS_MAX, "a lease on the wire is a lease in the ledger");
+static_assert((int)WIRE_RANGES_MAX == (int)LEASE_SPANS_MAX,
+              "a lease on the wire is a lease in the ledger");
 static_assert((int)WIRE_PARTS_MAX == (int)LEASE_PARTS_MAX, "so is a manifest");
 static_assert((int)WIRE_SKIPS_MAX == (int)LEASE_SKIPS_MAX, "and its skips");
 static_assert((int)RECORD_REASON_MAX == (int)LEASE_REASON_MAX, "and their reasons");
@@ -33,7 +38,8 @@ static_assert(sizeof((struct wire_skip *)0)->reason == LEASE_REASON_MAX, "on the
 
 enum { RECORDS_BYTES_MAX = 4 << 20, NOTES_BYTES_MAX = 64 << 10 };
 
-/* ---- Life --------------------------------------------------------------------------------------- */
+/* ---- Life
+ * --------------------------------------------------------------------------------------- */
 
 struct hub *hub_create(const struct hub_settings *s, uint64_t random_seed) {
     CHECK(s->positions > 0);
@@ -84,7 +90,8 @@ static void out_reset(struct hub_out *o) {
     memset(&o->answer, 0, sizeof o->answer);
 }
 
-/* ---- Records, notes, answers -------------------------------------------------------------------- */
+/* ---- Records, notes, answers
+ * -------------------------------------------------------------------- */
 
 struct hub_record *hub_draft(struct hub *h, enum record_kind kind) {
     memset(&h->scratch, 0, sizeof h->scratch);
@@ -120,7 +127,8 @@ void hub_note(struct hub *h, const char *fmt, ...) {
     (void)vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     for (char *p = line; *p; p++)
-        if ((unsigned char)*p < 0x20) *p = ' '; /* one line an event, whatever a text from outside holds */
+        if ((unsigned char)*p < 0x20)
+            *p = ' '; /* one line an event, whatever a text from outside holds */
     buf_put(&h->out->notes, line, strlen(line));
     buf_put(&h->out->notes, "\n", 1);
 }
@@ -128,7 +136,8 @@ void hub_note(struct hub *h, const char *fmt, ...) {
 void hub_text_copy(char *out, size_t cap, const char *text) {
     size_t n = strlen(text);
     if (n >= cap) n = cap - 1;
-    while (n > 0 && text[n] != '\0' && ((unsigned char)text[n] & 0xC0) == 0x80) n--; /* whole characters */
+    while (n > 0 && text[n] != '\0' && ((unsigned char)text[n] & 0xC0) == 0x80)
+        n--; /* whole characters */
     memcpy(out, text, n);
     out[n] = '\0';
 }
@@ -161,12 +170,14 @@ uint32_t hub_ms(time_ns ns) {
     return ms < 1 ? 1 : ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* ---- The clock ---------------------------------------------------------------------------------- */
+/* ---- The clock
+ * ---------------------------------------------------------------------------------- */
 
 static void gap_add(struct hub *h, time_ns gap) {
     for (uint32_t s = 1; s <= h->sites_count; s++) {
         h->sites[s].heard += gap;
-        for (struct lease *a = ledger_site_first(h->ledger, s); a; a = a->site_next) a->deadline += gap;
+        for (struct lease *a = ledger_site_first(h->ledger, s); a; a = a->site_next)
+            a->deadline += gap;
     }
     if (h->quorum_since != TIME_NS_NEVER) h->quorum_since += gap;
     if (h->starved_at != TIME_NS_NEVER) h->starved_at += gap;
@@ -190,7 +201,8 @@ time_ns hub_expiry(const struct hub *h) {
     return due;
 }
 
-/* ---- Commands ----------------------------------------------------------------------------------- */
+/* ---- Commands
+ * ----------------------------------------------------------------------------------- */
 
 static void operator_answer(struct hub *h, bool fine, const char *text) {
     h->out->has_answer = true;
@@ -204,12 +216,18 @@ static void cmd_init(struct hub *h, const struct hub_cmd *c) {
         return;
     }
     struct hub_record *r = hub_draft(h, RECORD_OPEN);
-    r->u.open = (struct record_open){
-        .layout = RECORD_LAYOUT, .run = h->s.run, .fingerprint = h->s.fingerprint,
-        .tensors = h->s.tensors, .parameters = h->s.parameters, .positions = h->s.positions,
-        .seq_len = h->s.seq_len, .epochs = h->s.epochs, .order_seed = h->s.order_seed,
-        .checkpoint = c->u.init.checkpoint, .theta = c->u.init.theta,
-        .checkpoint_bytes = c->u.init.bytes};
+    r->u.open = (struct record_open){.layout = RECORD_LAYOUT,
+                                     .run = h->s.run,
+                                     .fingerprint = h->s.fingerprint,
+                                     .tensors = h->s.tensors,
+                                     .parameters = h->s.parameters,
+                                     .positions = h->s.positions,
+                                     .seq_len = h->s.seq_len,
+                                     .epochs = h->s.epochs,
+                                     .order_seed = h->s.order_seed,
+                                     .checkpoint = c->u.init.checkpoint,
+                                     .theta = c->u.init.theta,
+                                     .checkpoint_bytes = c->u.init.bytes};
     hub_emit(h, r);
     r = hub_draft(h, RECORD_EPOCH);
     r->u.epoch.epoch = 0;
@@ -271,7 +289,8 @@ static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
         if (h->held_term >= h->term) r->u.rollback.term = h->held_term + 1;
     }
     hub_emit(h, r);
-    for (uint32_t i = 1; i <= h->sites_count; i++) h->sites[i].ready = false; /* they say again from where */
+    for (uint32_t i = 1; i <= h->sites_count; i++)
+        h->sites[i].ready = false; /* they say again from where */
     hub_note(h, "lvl=warn ev=rolled_back version=%llu", (unsigned long long)c->u.rollback.version);
 }
 
@@ -293,13 +312,15 @@ static void cmd_quarantine(struct hub *h, const struct hub_cmd *c) {
              c->u.quarantine.skip);
 }
 
-/* ---- Requests ----------------------------------------------------------------------------------- */
+/* ---- Requests
+ * ----------------------------------------------------------------------------------- */
 
 /* A member that may change things; false: answered. */
 static bool fence_fine(struct hub *h, const struct wire_request *q, uint32_t site) {
     const struct hub_site *s = &h->sites[site];
     if (q->inc < s->inc)
-        hub_refuse(h, WIRE_FENCED, "a newer process of this site has joined (incarnation %u, this is %u): stop",
+        hub_refuse(h, WIRE_FENCED,
+                   "a newer process of this site has joined (incarnation %u, this is %u): stop",
                    s->inc, q->inc);
     else if (q->inc > s->inc || (!s->joined && q->kind != WIRE_LEAVE))
         hub_refuse(h, WIRE_UNKNOWN_SITE, "this site is no member now: join first");
@@ -308,8 +329,8 @@ static bool fence_fine(struct hub *h, const struct wire_request *q, uint32_t sit
     return false;
 }
 
-static void member_request(struct hub *h, const struct wire_request *q, const struct hub_blob_verdict *blob,
-                           uint32_t site) {
+static void member_request(struct hub *h, const struct wire_request *q,
+                           const struct hub_blob_verdict *blob, uint32_t site) {
     if (q->kind == WIRE_COMMIT && hub_commit_known(h, site, &q->u.commit)) return; /* H5 */
     if (!fence_fine(h, q, site)) return;
     if (q->kind != WIRE_HEARTBEAT) h->sites[site].heard = h->now;
@@ -337,10 +358,12 @@ static void cmd_request(struct hub *h, const struct hub_cmd *c) {
         hub_refuse(h, WIRE_RETRY, "the hub is starting");
         h->out->answer.retry_ms = 1000;
     } else if (q->kind < WIRE_JOIN || q->kind > WIRE_LEAVE || !wire_name_valid(q->site)) {
-        hub_refuse(h, WIRE_BAD, "a site's name is lower-case letters, digits, '-' and '_', at most %d",
+        hub_refuse(h, WIRE_BAD,
+                   "a site's name is lower-case letters, digits, '-' and '_', at most %d",
                    WIRE_NAME_MAX - 1);
     } else if (!id_equal(&q->run, &h->s.run)) {
-        hub_refuse(h, WIRE_MISMATCH, "this hub keeps another run: check the hub's address and the run's id");
+        hub_refuse(h, WIRE_MISMATCH,
+                   "this hub keeps another run: check the hub's address and the run's id");
     } else if (q->kind == WIRE_JOIN) {
         hub_join(h, q);
     } else if (q->kind == WIRE_OUTCOME) {
@@ -359,6 +382,7 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     h->out = out;
     h->wall = cmd->wall;
     clock_set(h, now);
+    uint64_t seq_before = h->seq;
     switch (cmd->kind) {
     case HUB_CMD_INIT: cmd_init(h, cmd); break;
     case HUB_CMD_START: cmd_start(h, cmd); break;
@@ -373,6 +397,7 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     }
     hub_rounds(h);
     out->seq_after = h->seq;
+    CHECK(h->seq == seq_before + out->records_count); /* H4 */
     if (h->s.records_per_snapshot > 0 && h->records_since_snapshot >= h->s.records_per_snapshot) {
         out->snapshot_due = true;
         h->records_since_snapshot = 0;

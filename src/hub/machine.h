@@ -9,8 +9,8 @@
  *   apply.c     one record, one change: the only file that changes durable state
  *   snapshot.c  durable state to bytes and back      view.c   reading, hub_check
  *
- * Durable fields change only in apply.c (and snapshot.c); volatile ones are marked, and belong to no
- * digest. docs/journal.md says what each record does. */
+ * Durable fields change only in apply.c (and snapshot.c); volatile ones are marked, and belong to
+ * no digest. docs/journal.md says what each record does. */
 #ifndef HUB_MACHINE_H
 #define HUB_MACHINE_H
 
@@ -19,9 +19,9 @@
 #include "lease/lease.h"
 
 enum {
-    HUB_BOOTS_KEPT = 8,            /* earlier processes of a site whose late JOINs are recognised */
-    HUB_STAGED_PER_SITE_MAX = 64,  /* beyond: RETRY until a merge */
-    HUB_CHECKPOINTS_KEPT = 4,      /* newest versions on the branch, besides version 0 */
+    HUB_BOOTS_KEPT = 8,           /* earlier processes of a site whose late JOINs are recognised */
+    HUB_STAGED_PER_SITE_MAX = 64, /* beyond: RETRY until a merge */
+    HUB_CHECKPOINTS_KEPT = 4,     /* newest versions on the branch, besides version 0 */
 };
 
 struct hub_site {
@@ -34,8 +34,8 @@ struct hub_site {
     uint64_t contributions, merged, rejected, tokens_merged;
     uint64_t last_tokens, last_steps; /* of its newest staged delta */
     /* volatile */
-    bool ready;        /* has said which version it trains from */
-    time_ns heard;     /* last accepted message, on the hub's clock */
+    bool ready;    /* has said which version it trains from */
+    time_ns heard; /* last accepted message, on the hub's clock */
     enum wire_phase phase;
     uint64_t hb_seq, base;
     double steps_per_s, tokens_per_s, loss;
@@ -64,7 +64,7 @@ struct hub {
     uint64_t held_version; /* what the site that made us hold had seen */
     uint32_t held_term;
     struct ledger *ledger;
-    struct hub_version *versions; /* ascending by number */
+    struct hub_version *versions;                /* ascending by number */
     uint32_t versions_count, versions_cap, head; /* head: index */
     uint64_t versions_next;
     struct hub_site *sites; /* [number]; 0 is unused */
@@ -84,7 +84,8 @@ struct hub {
     struct hub_record scratch; /* the record that is being decided */
 };
 
-/* ---- machine.c ---------------------------------------------------------------------------------- */
+/* ---- machine.c
+ * ---------------------------------------------------------------------------------- */
 /* A record to decide: zeroed but for its kind; then hub_emit encodes, applies, frames it. */
 struct hub_record *hub_draft(struct hub *h, enum record_kind kind);
 void hub_emit(struct hub *h, struct hub_record *r);
@@ -96,7 +97,8 @@ struct hub_site *hub_site_named(const struct hub *h, const char *name, uint32_t 
 uint32_t hub_ms(time_ns ns);
 void hub_text_copy(char *out, size_t cap, const char *text);
 
-/* ---- members.c ---------------------------------------------------------------------------------- */
+/* ---- members.c
+ * ---------------------------------------------------------------------------------- */
 void hub_join(struct hub *h, const struct wire_request *r);
 void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b);
 void hub_leave(struct hub *h, uint32_t site);
@@ -105,7 +107,8 @@ uint32_t hub_sites_live_ready(const struct hub *h);
 void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out);
 void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen);
 
-/* ---- grants.c ----------------------------------------------------------------------------------- */
+/* ---- grants.c
+ * ----------------------------------------------------------------------------------- */
 void hub_lease(struct hub *h, uint32_t site, const struct wire_request *r);
 void hub_return(struct hub *h, uint32_t site, uint64_t tok, uint64_t nonce, uint64_t keep);
 void hub_lease_fill(const struct lease *a, struct wire_lease *out);
@@ -115,10 +118,12 @@ bool hub_complete(const struct hub *h);
 /* The length that a slow site is asked to keep of this lease; its whole count: no wish. */
 uint64_t hub_wish(const struct hub *h, const struct lease *a);
 
-/* ---- commits.c ---------------------------------------------------------------------------------- */
+/* ---- commits.c
+ * ---------------------------------------------------------------------------------- */
 void hub_commit(struct hub *h, uint32_t site, const struct wire_request *r,
                 const struct hub_blob_verdict *blob);
-bool hub_commit_known(struct hub *h, uint32_t site, const struct wire_commit *c); /* answered already */
+bool hub_commit_known(struct hub *h, uint32_t site,
+                      const struct wire_commit *c); /* answered already */
 void hub_outcome(struct hub *h, uint32_t site, const struct id128 *did);
 struct hash hub_manifest_hash(const struct record_stage *r); /* section 4 of docs/journal.md */
 /* Versions after base, on the branch, that contain contributions of other sites. false: base is
@@ -126,7 +131,8 @@ struct hash hub_manifest_hash(const struct record_stage *r); /* section 4 of doc
 bool hub_staleness(const struct hub *h, uint32_t site, uint64_t base, uint32_t enough,
                    uint32_t *out);
 
-/* ---- rounds.c ----------------------------------------------------------------------------------- */
+/* ---- rounds.c
+ * ----------------------------------------------------------------------------------- */
 void hub_rounds(struct hub *h); /* seals what is finished, plans a merge where one is due */
 void hub_merged(struct hub *h, const struct hub_cmd *c);
 void hub_merge_failed(struct hub *h, const struct hub_cmd *c);
@@ -134,7 +140,8 @@ void hub_merge_cancel(struct hub *h);
 void hub_merge_free(struct hub *h);
 time_ns hub_rounds_expiry(const struct hub *h);
 
-/* ---- apply.c ------------------------------------------------------------------------------------ */
+/* ---- apply.c
+ * ------------------------------------------------------------------------------------ */
 struct hub_version *hub_version_of(const struct hub *h, uint64_t version); /* NULL: none */
 struct hub_version *hub_version_add(struct hub *h);
 struct hub_site *hub_site_add(struct hub *h);

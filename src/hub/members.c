@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* members.c - who takes part: JOIN, HEARTBEAT, LEAVE, and the header of the round that each is told.
+/* members.c - who takes part: JOIN, HEARTBEAT, LEAVE, and the header of the round that each is
+ * told.
  *
- *   unknown --join--> member(inc) --join--> member(inc + 1) ...      --leave--> away --join--> member
- *   member, volatile:  live while heard of within the TTL;  ready once it said which version it has
+ *   unknown --join--> member(inc) --join--> member(inc + 1) ...      --leave--> away --join-->
+ *   member member, volatile:  live while heard of within the TTL;  ready once it said which
+ *   version it has
  *
- * The fence: each JOIN of a new process raises inc, and only the newest inc may change anything. Of two
- * processes with one name the earlier is FENCED at its next message, whatever it believes. A JOIN that
- * comes twice is one JOIN (same boot); one that comes late, from a process that was replaced already,
- * is recognised by its boot and does not throw the newer process out.
+ * The fence: each JOIN of a new process raises inc, and only the newest inc may change anything.
+ * Of two processes with one name the earlier is FENCED at its next message, whatever it believes.
+ * A JOIN that comes twice is one JOIN (same boot); one that comes late, from a process that was
+ * replaced already, is recognised by its boot and does not throw the newer process out.
  *
- * A heartbeat changes nothing durable: after a restart of the hub everybody has a full TTL again. */
+ * A heartbeat changes nothing durable: after a restart of the hub everybody has a full TTL again.
+ * */
 #include <math.h>
 #include <string.h>
 
 #include "hub/machine.h"
 
-/* ---- Who is live -------------------------------------------------------------------------------- */
+/* ---- Who is live
+ * -------------------------------------------------------------------------------- */
 
 bool hub_live(const struct hub *h, const struct hub_site *s, time_ns now) {
     return h->started && s->joined && now - s->heard < h->s.ttl_ns;
@@ -28,7 +32,8 @@ uint32_t hub_sites_live_ready(const struct hub *h) {
     return n;
 }
 
-/* ---- The round's header ------------------------------------------------------------------------- */
+/* ---- The round's header
+ * ------------------------------------------------------------------------- */
 
 /* Tokens of one inner step: measured, else as in its last contribution, else 0. */
 static double step_tokens(const struct hub_site *s) {
@@ -86,14 +91,16 @@ void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) 
     out->complete = hub_complete(h);
 }
 
-/* ---- Join --------------------------------------------------------------------------------------- */
+/* ---- Join
+ * --------------------------------------------------------------------------------------- */
 
 void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen) {
-    hub_refuse(h, WIRE_HUB_BEHIND,
-               "this site has seen version %llu and term %u, the hub knows less than %llu and has term "
-               "%u: the hub was restored from an old copy; load the newer one, or roll back to declare "
-               "a branch", (unsigned long long)version_seen, term_seen,
-               (unsigned long long)h->versions_next, h->term);
+    hub_refuse(
+        h, WIRE_HUB_BEHIND,
+        "this site has seen version %llu and term %u, the hub knows less than %llu and has term "
+        "%u: the hub was restored from an old copy; load the newer one, or roll back to declare "
+        "a branch",
+        (unsigned long long)version_seen, term_seen, (unsigned long long)h->versions_next, h->term);
     if (h->held && version_seen <= h->held_version && term_seen <= h->held_term) return;
     struct hub_record *r = hub_draft(h, RECORD_HOLD);
     uint32_t site = 0;
@@ -110,17 +117,22 @@ void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t t
 
 static bool join_matches(struct hub *h, const struct wire_join *b) {
     if (b->protocol != WIRE_PROTOCOL)
-        hub_refuse(h, WIRE_MISMATCH, "the hub speaks protocol %d, this site %u: install the same version",
+        hub_refuse(h, WIRE_MISMATCH,
+                   "the hub speaks protocol %d, this site %u: install the same version",
                    WIRE_PROTOCOL, b->protocol);
     else if (!hash_equal(&b->fingerprint, &h->s.fingerprint))
-        hub_refuse(h, WIRE_MISMATCH, "the data set or its order differs from the run's: copy the run's data "
+        hub_refuse(h, WIRE_MISMATCH,
+                   "the data set or its order differs from the run's: copy the run's data "
                    "set to this site");
     else if (!hash_equal(&b->tensors, &h->s.tensors))
-        hub_refuse(h, WIRE_MISMATCH, "names or shapes of the parameters differ from the run's: use the run's "
+        hub_refuse(h, WIRE_MISMATCH,
+                   "names or shapes of the parameters differ from the run's: use the run's "
                    "model");
     else if (b->tokens_per_sample != h->s.seq_len)
-        hub_refuse(h, WIRE_MISMATCH, "a sample has %u tokens in the run, %u at this site: use the run's "
-                   "sequence length", h->s.seq_len, b->tokens_per_sample);
+        hub_refuse(h, WIRE_MISMATCH,
+                   "a sample has %u tokens in the run, %u at this site: use the run's "
+                   "sequence length",
+                   h->s.seq_len, b->tokens_per_sample);
     else
         return true;
     return false;
@@ -141,11 +153,13 @@ static void join_record(struct hub *h, uint32_t number, const struct wire_reques
     j->boot = q->u.join.boot;
     j->crashes_max = h->s.crashes_max;
     for (const struct lease *a = ledger_site_first(h->ledger, j->site); a; a = a->site_next) {
-        if (resume_find(&q->u.join, a)) j->kept[j->kept_count++] = a->tok;
-        else j->fenced[j->fenced_count++] = a->tok;
+        if (resume_find(&q->u.join, a))
+            j->kept[j->kept_count++] = a->tok;
+        else
+            j->fenced[j->fenced_count++] = a->tok;
     }
-    hub_note(h, "lvl=info ev=joined site=%s inc=%u kept=%u fenced=%u", j->name, j->inc, j->kept_count,
-             j->fenced_count);
+    hub_note(h, "lvl=info ev=joined site=%s inc=%u kept=%u fenced=%u", j->name, j->inc,
+             j->kept_count, j->fenced_count);
     hub_emit(h, r);
 }
 
@@ -216,7 +230,8 @@ void hub_join(struct hub *h, const struct wire_request *q) {
     join_answer(h, number, b);
 }
 
-/* ---- Heartbeat ---------------------------------------------------------------------------------- */
+/* ---- Heartbeat
+ * ---------------------------------------------------------------------------------- */
 
 static double measured(double v) {
     return isfinite(v) && v > 0 ? v : 0;
@@ -272,7 +287,8 @@ void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b)
     hub_round_fill(h, site, &a->round);
 }
 
-/* ---- Leave -------------------------------------------------------------------------------------- */
+/* ---- Leave
+ * -------------------------------------------------------------------------------------- */
 
 void hub_leave(struct hub *h, uint32_t site) {
     struct hub_site *s = &h->sites[site];
@@ -282,7 +298,8 @@ void hub_leave(struct hub *h, uint32_t site) {
     r->u.leave.inc = s->inc;
     for (const struct lease *a = ledger_site_first(h->ledger, site); a; a = a->site_next)
         r->u.leave.toks[r->u.leave.toks_count++] = a->tok;
-    hub_note(h, "lvl=info ev=left site=%s inc=%u returned=%u", s->name, s->inc, r->u.leave.toks_count);
+    hub_note(h, "lvl=info ev=left site=%s inc=%u returned=%u", s->name, s->inc,
+             r->u.leave.toks_count);
     hub_emit(h, r);
     s->ready = false;
 }

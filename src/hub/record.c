@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* record.c - the journal's records to bytes and back.
  *
- * One function a kind describes its layout for both directions: a coder either puts a field or gets it.
- * So an encoder and its decoder cannot drift apart, and docs/journal.md has one place to agree with.
- * What is valid in itself (counts, flags, names) is checked here; what depends on the state (is this
- * lease active?) is checked where the record is applied.
+ * One function a kind describes its layout for both directions: a coder either puts a field or
+ * gets it.
+ * So an encoder and its decoder cannot drift apart, and docs/journal.md has one place to agree
+ * with.
+ * What is valid in itself (counts, flags, names) is checked here; what depends on the state (is
+ * this lease active?) is checked where the record is applied.
  *
  * Invariants
  *   (R1) decode(encode(r)) = r, and encode(decode(b)) = b: a record has one form. */
@@ -23,23 +25,31 @@ static void bad(struct coder *c, const char *field) {
 }
 
 static void code_u8(struct coder *c, uint8_t *v) {
-    if (c->out) buf_u8(c->out, *v);
-    else *v = get_u8(&c->in);
+    if (c->out)
+        buf_u8(c->out, *v);
+    else
+        *v = get_u8(&c->in);
 }
 
 static void code_u32(struct coder *c, uint32_t *v) {
-    if (c->out) buf_u32(c->out, *v);
-    else *v = get_u32(&c->in);
+    if (c->out)
+        buf_u32(c->out, *v);
+    else
+        *v = get_u32(&c->in);
 }
 
 static void code_u64(struct coder *c, uint64_t *v) {
-    if (c->out) buf_u64(c->out, *v);
-    else *v = get_u64(&c->in);
+    if (c->out)
+        buf_u64(c->out, *v);
+    else
+        *v = get_u64(&c->in);
 }
 
 static void code_f64(struct coder *c, double *v) {
-    if (c->out) buf_f64(c->out, *v);
-    else *v = get_f64(&c->in);
+    if (c->out)
+        buf_f64(c->out, *v);
+    else
+        *v = get_f64(&c->in);
 }
 
 static void code_bytes(struct coder *c, uint8_t *v, size_t n) {
@@ -88,11 +98,14 @@ static void code_toks(struct coder *c, uint32_t *count, uint64_t *toks, uint32_t
     for (uint32_t i = 0; i < *count; i++) code_u64(c, &toks[i]);
 }
 
-/* ---- One function a kind ------------------------------------------------------------------------ */
+/* ---- One function a kind
+ * ------------------------------------------------------------------------ */
 
 static void code_open(struct coder *c, struct record_open *r) {
-    if (c->out) buf_u16(c->out, r->layout);
-    else r->layout = get_u16(&c->in);
+    if (c->out)
+        buf_u16(c->out, r->layout);
+    else
+        r->layout = get_u16(&c->in);
     if (r->layout != RECORD_LAYOUT) bad(c, "layout");
     code_id(c, &r->run);
     code_hash(c, &r->fingerprint);
@@ -238,9 +251,7 @@ static void code_quarantine(struct coder *c, struct record_quarantine *r) {
 
 static void code_small(struct coder *c, struct hub_record *r) {
     switch (r->kind) {
-    case RECORD_TERM:
-        code_u32(c, &r->u.term.term);
-        return;
+    case RECORD_TERM: code_u32(c, &r->u.term.term); return;
     case RECORD_EPOCH:
         code_u32(c, &r->u.epoch.epoch);
         code_u64(c, &r->u.epoch.positions);
@@ -266,8 +277,7 @@ static void code_small(struct coder *c, struct hub_record *r) {
         code_u64(c, &r->u.hold.version_seen);
         code_u32(c, &r->u.hold.term_seen);
         return;
-    default:
-        bad(c, "kind");
+    default: bad(c, "kind");
     }
 }
 
@@ -289,7 +299,8 @@ static void code_record(struct coder *c, struct hub_record *r) {
     }
 }
 
-/* ---- Face --------------------------------------------------------------------------------------- */
+/* ---- Face
+ * --------------------------------------------------------------------------------------- */
 
 const char *record_kind_name(uint16_t kind) {
     static const char *const names[] = {
@@ -321,8 +332,10 @@ enum brg_status hub_record_decode(uint16_t kind, const void *body, size_t n, str
     if (!c.wrong && c.in.p != c.in.end) c.wrong = "bytes after the end";
     if (!c.wrong) return BRG_OK;
     hub_record_fini(out);
-    return err_set(e, BRG_E_JOURNAL, "a record of kind %s (%u) has a bad field: %s; the journal is "
-                   "damaged, restore it from a backup", record_kind_name(kind), kind, c.wrong);
+    return err_set(e, BRG_E_JOURNAL,
+                   "a record of kind %s (%u) has a bad field: %s; the journal is "
+                   "damaged, restore it from a backup",
+                   record_kind_name(kind), kind, c.wrong);
 }
 
 void hub_record_fini(struct hub_record *r) {

@@ -2,9 +2,9 @@
 /* record.h - the journal's records as structs and as bytes. Pure. docs/journal.md is normative: it
  * says for each kind what is in it, offset by offset, and what it does to the state.
  *
- * Every body begins with the wall clock (u64, nanoseconds since 1970, for people only). All numbers are
- * little-endian; text is a u16 length and its bytes. A body has no padding and nothing after its last
- * field; the decoder refuses anything else (E_JOURNAL).
+ * Every body begins with the wall clock (u64, nanoseconds since 1970, for people only). All
+ * numbers are little-endian; text is a u16 length and its bytes. A body has no padding and nothing
+ * after its last field; the decoder refuses anything else (E_JOURNAL).
  *
  * Room for later: a new field means a new kind. A kind's layout never changes once released. */
 #ifndef HUB_RECORD_H
@@ -14,28 +14,28 @@
 #include "wire/wire.h"
 
 enum record_kind { /* numbers are stored; never reuse one */
-    RECORD_OPEN = 1,
-    RECORD_TERM = 2,
-    RECORD_JOIN = 3,
-    RECORD_EPOCH = 4,
-    RECORD_GRANT = 5,
-    RECORD_RECLAIM = 6,
-    RECORD_STAGE = 7,
-    RECORD_REJECT = 8,
-    RECORD_DISCARD = 9,
-    RECORD_MERGE = 10,
-    RECORD_SEAL = 11,
-    RECORD_LEAVE = 12,
-    RECORD_ROLLBACK = 13,
-    RECORD_QUARANTINE = 14,
-    RECORD_HOLD = 15,
+                   RECORD_OPEN = 1,
+                   RECORD_TERM = 2,
+                   RECORD_JOIN = 3,
+                   RECORD_EPOCH = 4,
+                   RECORD_GRANT = 5,
+                   RECORD_RECLAIM = 6,
+                   RECORD_STAGE = 7,
+                   RECORD_REJECT = 8,
+                   RECORD_DISCARD = 9,
+                   RECORD_MERGE = 10,
+                   RECORD_SEAL = 11,
+                   RECORD_LEAVE = 12,
+                   RECORD_ROLLBACK = 13,
+                   RECORD_QUARANTINE = 14,
+                   RECORD_HOLD = 15,
 };
 const char *record_kind_name(uint16_t kind); /* "open", ...; "unknown" */
 
 enum { RECORD_LAYOUT = 1, RECORD_REASON_MAX = 24, RECORD_MERGE_PARTS_MAX = 4096 };
 
 enum reclaim_reason {
-    RECLAIM_LAPSED = 1,   /* its time was over and somebody needed its positions; counts as a crash */
+    RECLAIM_LAPSED = 1, /* its time was over and somebody needed its positions; counts as a crash */
     RECLAIM_RETURNED = 2, /* the site gave it back */
     RECLAIM_SHRUNK = 3,   /* the site cut it: the first `keep` samples stay leased */
 };
@@ -94,7 +94,7 @@ struct record_stage {
     uint32_t parts_count, skips_count;
     struct wire_part parts[WIRE_PARTS_MAX];
     struct record_skip skips[WIRE_SKIPS_MAX];
-    bool has_rest;        /* the rest of the last part's lease goes on as a new lease */
+    bool has_rest; /* the rest of the last part's lease goes on as a new lease */
     uint64_t rest_tok, rest_nonce;
 };
 struct record_reject {
@@ -141,12 +141,12 @@ struct record_rollback {
 };
 struct record_quarantine {
     uint32_t epoch;
-    struct range range;     /* quarantined positions, all of them */
-    bool skip;              /* SKIPPED for good; else AVAILABLE again, with no crash on record */
+    struct range range; /* quarantined positions, all of them */
+    bool skip;          /* SKIPPED for good; else AVAILABLE again, with no crash on record */
     char reason[RECORD_REASON_MAX];
 };
 struct record_hold {
-    uint32_t site;          /* 0: a name the hub did not know yet */
+    uint32_t site; /* 0: a name the hub did not know yet */
     char name[WIRE_NAME_MAX];
     uint64_t version_seen;
     uint32_t term_seen;

@@ -2,18 +2,21 @@
 /* rounds.c - when a merge starts, of what, and what its end means.
  *
  *   gathering --all handed in | quorum and grace | nobody left | nothing left--> planned (volatile)
- *   planned --MERGED--> MERGE record: head and ledger move; then SEAL of each epoch that is finished
+ *   planned --MERGED--> MERGE record: head and ledger move; then SEAL of each epoch that is
+ *   finished
  *   planned --MERGE_FAILED--> the corrupt part is discarded, or it is tried again after a while
- *   planned --rollback, discard, hold, operator's skip--> cancelled --MERGED or MERGE_FAILED--> gathering
+ *   planned --rollback, discard, hold, operator's skip--> cancelled --MERGED or MERGE_FAILED-->
+ *   gathering
  *
- * One merge at a time; a cancelled one counts until its worker has reported. A plan is made from what
- * is staged at that moment; what is staged while it runs belongs to the next round. A crash forgets the
- * plan and nothing else: no record was written, the new version was seen by nobody (I6).
+ * One merge at a time; a cancelled one counts until its worker has reported. A plan is made from
+ * what is staged at that moment; what is staged while it runs belongs to the next round. A crash
+ * forgets the plan and nothing else: no record was written, the new version was seen by nobody
+ * (I6).
  *
- * Who is waited for: a live site that trains (has said its version, is not draining) and has not handed
- * in since the last plan. A site without a lease, when no work is left for it, is not waited for. With
- * nobody to wait for, what is staged merges at once; with nothing staged nothing happens, however
- * long: no site, no version, no momentum.
+ * Who is waited for: a live site that trains (has said its version, is not draining) and has not
+ * handed in since the last plan. A site without a lease, when no work is left for it, is not
+ * waited for. With nobody to wait for, what is staged merges at once; with nothing staged nothing
+ * happens, however long: no site, no version, no momentum.
  *
  * A contribution of skips only has no delta. It rides along with the next merge; alone it makes a
  * version (with the same weights) only when nothing else can come. */
@@ -21,7 +24,8 @@
 
 #include "hub/machine.h"
 
-/* ---- Seals -------------------------------------------------------------------------------------- */
+/* ---- Seals
+ * -------------------------------------------------------------------------------------- */
 
 static void seal(struct hub *h, uint32_t epoch) {
     struct hub_record *r = hub_draft(h, RECORD_SEAL);
@@ -47,7 +51,8 @@ static void seals(struct hub *h) {
     }
 }
 
-/* ---- When --------------------------------------------------------------------------------------- */
+/* ---- When
+ * --------------------------------------------------------------------------------------- */
 
 static bool nothing_left(const struct hub *h) {
     return ledger_leases(h->ledger) == 0 && !hub_work_left(h);
@@ -82,7 +87,8 @@ static bool merge_due(struct hub *h) {
         h->quorum_since = TIME_NS_NEVER;
         return false;
     }
-    if (sites_staged(h) >= h->s.quorum && h->quorum_since == TIME_NS_NEVER) h->quorum_since = h->now;
+    if (sites_staged(h) >= h->s.quorum && h->quorum_since == TIME_NS_NEVER)
+        h->quorum_since = h->now;
     if (h->retry_at != TIME_NS_NEVER && h->now < h->retry_at) return false;
     bool left = !nothing_left(h);
     if (left && !deltas_real(h)) return false;
@@ -91,17 +97,20 @@ static bool merge_due(struct hub *h) {
 }
 
 time_ns hub_rounds_expiry(const struct hub *h) {
-    if (!h->started || h->held || h->merge || ledger_deltas_staged(h->ledger) == 0) return TIME_NS_NEVER;
+    if (!h->started || h->held || h->merge || ledger_deltas_staged(h->ledger) == 0)
+        return TIME_NS_NEVER;
     time_ns due = TIME_NS_NEVER;
-    const time_ns grace_end =
-        h->quorum_since != TIME_NS_NEVER ? h->quorum_since + h->s.grace_ns : TIME_NS_NEVER;
-    /* Only what is to come: a time that has passed without a merge (skips only) is no reason to spin. */
+    const time_ns grace_end = h->quorum_since != TIME_NS_NEVER ? h->quorum_since + h->s.grace_ns
+                                                               : TIME_NS_NEVER;
+    /* Only what is to come: a time that has passed without a merge (skips only) is no reason to
+     * spin. */
     if (grace_end > h->now) due = grace_end;
     if (h->retry_at > h->now && h->retry_at < due) due = h->retry_at;
     return due;
 }
 
-/* ---- What --------------------------------------------------------------------------------------- */
+/* ---- What
+ * --------------------------------------------------------------------------------------- */
 
 /* Staged deltas in the order of a merge: by site, then by did. */
 static const struct delta **staged_sorted(const struct hub *h, uint32_t *out_count) {
@@ -111,9 +120,9 @@ static const struct delta **staged_sorted(const struct hub *h, uint32_t *out_cou
     uint32_t n = 0;
     for (const struct delta *d = ledger_staged_first(h->ledger); d && n < count; d = d->list_next) {
         uint32_t at = n++; /* insertion: a round has a handful, mostly in order */
-        while (at > 0 && (v[at - 1]->site > d->site ||
-                          (v[at - 1]->site == d->site &&
-                           memcmp(v[at - 1]->did.v, d->did.v, ID_BYTES) > 0))) {
+        while (at > 0 &&
+               (v[at - 1]->site > d->site ||
+                (v[at - 1]->site == d->site && memcmp(v[at - 1]->did.v, d->did.v, ID_BYTES) > 0))) {
             v[at] = v[at - 1];
             at--;
         }
@@ -126,7 +135,8 @@ static const struct delta **staged_sorted(const struct hub *h, uint32_t *out_cou
 static void plan_part(const struct hub *h, struct hub_merge *m, const struct delta *d) {
     const struct delta_info *info = &d->live->info;
     uint32_t behind = 0;
-    CHECK(hub_staleness(h, d->site, info->base, 1, &behind)); /* rollback discards what is off the branch */
+    CHECK(hub_staleness(h, d->site, info->base, 1,
+                        &behind)); /* rollback discards what is off the branch */
     d->live->planned = true;
     struct record_merge_part *all = &m->parts[m->parts_count++];
     *all = (struct record_merge_part){.did = d->did, .late = behind > 0 && info->tokens > 0};
@@ -134,7 +144,10 @@ static void plan_part(const struct hub *h, struct hub_merge *m, const struct del
     if (info->tokens == 0) return;
     m->plan.parts[m->plan.parts_count++] = (struct hub_plan_part){
         .part = {.site = d->site, .tokens = info->tokens, .steps = info->steps, .late = all->late},
-        .did = d->did, .blob = d->blob, .base = info->base, .bytes = info->bytes};
+        .did = d->did,
+        .blob = d->blob,
+        .base = info->base,
+        .bytes = info->bytes};
 }
 
 static void plan_weights(struct hub *h, struct hub_merge *m) {
@@ -145,7 +158,8 @@ static void plan_weights(struct hub *h, struct hub_merge *m) {
     outer_params_compute(&h->s.rule, parts, count, &m->plan.params, weight);
     for (uint32_t i = 0; i < count; i++) m->plan.parts[i].weight = weight[i];
     for (uint32_t i = 0; i < m->parts_count && real < count; i++)
-        if (id_equal(&m->parts[i].did, &m->plan.parts[real].did)) m->parts[i].weight = weight[real++];
+        if (id_equal(&m->parts[i].did, &m->plan.parts[real].did))
+            m->parts[i].weight = weight[real++];
     CHECK(real == count);
 }
 
@@ -155,8 +169,11 @@ static void plan(struct hub *h) {
     uint32_t count;
     AUTO_FREE const struct delta **staged = staged_sorted(h, &count);
     m->parts = mem_alloc(count, sizeof *m->parts);
-    m->plan = (struct hub_plan){.id = ++h->plans, .parent = head->version, .version = h->versions_next,
-                                .tokens_after = head->tokens, .parent_checkpoint = head->checkpoint};
+    m->plan = (struct hub_plan){.id = ++h->plans,
+                                .parent = head->version,
+                                .version = h->versions_next,
+                                .tokens_after = head->tokens,
+                                .parent_checkpoint = head->checkpoint};
     m->plan.parts = mem_alloc(count, sizeof *m->plan.parts);
     for (uint32_t i = 0; i < count; i++) plan_part(h, m, staged[i]);
     plan_weights(h, m);
@@ -180,12 +197,14 @@ void hub_rounds(struct hub *h) {
     if (merge_due(h)) plan(h);
 }
 
-/* ---- The end of a merge ------------------------------------------------------------------------- */
+/* ---- The end of a merge
+ * ------------------------------------------------------------------------- */
 
 void hub_merge_free(struct hub *h) {
     struct hub_merge *m = h->merge;
     if (!m) return;
-    for (struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next) d->live->planned = false;
+    for (struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next)
+        d->live->planned = false;
     mem_free(m->plan.parts);
     buf_fini(&m->plan.ledger);
     mem_free(m->parts);
@@ -197,8 +216,10 @@ void hub_merge_free(struct hub *h) {
 void hub_merge_cancel(struct hub *h) {
     if (!h->merge || h->merge->cancelled) return;
     h->merge->cancelled = true;
-    for (struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next) d->live->planned = false;
-    hub_note(h, "lvl=warn ev=merge_cancelled version=%llu", (unsigned long long)h->merge->plan.version);
+    for (struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next)
+        d->live->planned = false;
+    hub_note(h, "lvl=warn ev=merge_cancelled version=%llu",
+             (unsigned long long)h->merge->plan.version);
 }
 
 static bool report_of_ours(struct hub *h, uint64_t plan_id) {
@@ -216,18 +237,28 @@ void hub_merged(struct hub *h, const struct hub_cmd *c) {
     struct hub_merge *m = h->merge;
     const struct outer_params *p = &m->plan.params;
     struct hub_record *r = hub_draft(h, RECORD_MERGE);
-    r->u.merge = (struct record_merge){
-        .version = m->plan.version, .parent = m->plan.parent, .checkpoint = c->u.merged.checkpoint,
-        .theta = c->u.merged.theta, .checkpoint_bytes = c->u.merged.bytes,
-        .tokens_after = m->plan.tokens_after, .eta_r = p->eta_r, .mu_r = p->mu_r, .kappa_r = p->kappa_r,
-        .phi = p->phi, .meff = p->meff, .sbar = p->sbar, .tokens_fresh = p->tokens_fresh,
-        .tokens_late = p->tokens_late, .ledger = m->ledger, .parts_count = m->parts_count,
-        .parts = m->parts};
+    r->u.merge = (struct record_merge){.version = m->plan.version,
+                                       .parent = m->plan.parent,
+                                       .checkpoint = c->u.merged.checkpoint,
+                                       .theta = c->u.merged.theta,
+                                       .checkpoint_bytes = c->u.merged.bytes,
+                                       .tokens_after = m->plan.tokens_after,
+                                       .eta_r = p->eta_r,
+                                       .mu_r = p->mu_r,
+                                       .kappa_r = p->kappa_r,
+                                       .phi = p->phi,
+                                       .meff = p->meff,
+                                       .sbar = p->sbar,
+                                       .tokens_fresh = p->tokens_fresh,
+                                       .tokens_late = p->tokens_late,
+                                       .ledger = m->ledger,
+                                       .parts_count = m->parts_count,
+                                       .parts = m->parts};
     hub_emit(h, r);
     const struct hub_version_view *v = &h->versions[h->head].v;
     hub_note(h, "lvl=info ev=merged version=%llu parts=%llu sites=%llu tokens=%llu loss=%.4f",
-             (unsigned long long)v->version, (unsigned long long)v->parts, (unsigned long long)v->sites,
-             (unsigned long long)v->tokens, v->loss);
+             (unsigned long long)v->version, (unsigned long long)v->parts,
+             (unsigned long long)v->sites, (unsigned long long)v->tokens, v->loss);
     hub_merge_free(h);
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* snapshot.c - the durable state as bytes, so that replay may begin there and not at record 1.
  *
- * Canonical: equal states give equal bytes, so the digest of a state is the hash of its snapshot. The
- * layout is the hub's own and promises nothing between versions of the program: `layout` grows with each
- * change, an older or newer snapshot is refused, and the journal alone gives the same state. A snapshot
- * is read with the suspicion of a foreign file: counts, names and relations are looked at.
+ * Canonical: equal states give equal bytes, so the digest of a state is the hash of its snapshot.
+ * The layout is the hub's own and promises nothing between versions of the program: `layout` grows
+ * with each change, an older or newer snapshot is refused, and the journal alone gives the same
+ * state. A snapshot is read with the suspicion of a foreign file: counts, names and relations are
+ * looked at.
  *
  * Invariant
  *   (H6) restore(snapshot(h)) then the records after it = replay of all records. */
@@ -15,7 +16,8 @@
 enum { SNAPSHOT_LAYOUT = 1 };
 static const char magic[8] = {'B', 'R', 'G', 'S', 'N', 'A', 'P', '1'};
 
-/* ---- Encoding ----------------------------------------------------------------------------------- */
+/* ---- Encoding
+ * ----------------------------------------------------------------------------------- */
 
 static void site_put(const struct hub_site *s, struct buf *out) {
     buf_str(out, s->name);
@@ -24,15 +26,15 @@ static void site_put(const struct hub_site *s, struct buf *out) {
     buf_put(out, s->boot.v, ID_BYTES);
     buf_u32(out, s->boots_old_count);
     for (uint32_t i = 0; i < s->boots_old_count; i++) buf_put(out, s->boots_old[i].v, ID_BYTES);
-    const uint64_t words[] = {s->req_last, s->contributions, s->merged, s->rejected, s->tokens_merged,
-                              s->last_tokens, s->last_steps};
+    const uint64_t words[] = {s->req_last,      s->contributions, s->merged,    s->rejected,
+                              s->tokens_merged, s->last_tokens,   s->last_steps};
     for (size_t i = 0; i < ARRAY_COUNT(words); i++) buf_u64(out, words[i]);
 }
 
 static void version_put(const struct hub_version *row, struct buf *out) {
     const struct hub_version_view *v = &row->v;
-    const uint64_t words[] = {v->version, v->parent, v->tokens, v->parts, v->sites, v->bytes,
-                              (uint64_t)v->wall};
+    const uint64_t words[] = {v->version, v->parent, v->tokens,        v->parts,
+                              v->sites,   v->bytes,  (uint64_t)v->wall};
     for (size_t i = 0; i < ARRAY_COUNT(words); i++) buf_u64(out, words[i]);
     const double reals[] = {v->loss, v->norm, v->cos_mean, v->eta_r, v->mu_r, v->kappa_r};
     for (size_t i = 0; i < ARRAY_COUNT(reals); i++) buf_f64(out, reals[i]);
@@ -54,8 +56,9 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_u64(out, h->held_version);
     buf_u32(out, h->held_term);
     buf_u64(out, h->versions_next);
-    const uint64_t counters[] = {h->grants, h->reclaimed, h->returned, h->rejected, h->discarded,
-                                 h->departures, h->samples_granted, h->samples_reclaimed};
+    const uint64_t counters[] = {h->grants,          h->reclaimed,        h->returned,
+                                 h->rejected,        h->discarded,        h->departures,
+                                 h->samples_granted, h->samples_reclaimed};
     for (size_t i = 0; i < ARRAY_COUNT(counters); i++) buf_u64(out, counters[i]);
     buf_u32(out, h->sites_count);
     for (uint32_t i = 1; i <= h->sites_count; i++) site_put(&h->sites[i], out);
@@ -74,7 +77,8 @@ struct hash hub_digest(const struct hub *h) {
     return digest;
 }
 
-/* ---- Decoding ----------------------------------------------------------------------------------- */
+/* ---- Decoding
+ * ----------------------------------------------------------------------------------- */
 
 static bool flag_get(struct reader *r) {
     uint8_t v = get_u8(r);
@@ -97,8 +101,8 @@ static bool site_get(struct hub *h, struct reader *r) {
     s.boots_old_count = get_u32(r);
     if (!r->ok || s.boots_old_count > HUB_BOOTS_KEPT || s.inc == 0) return false;
     for (uint32_t i = 0; i < s.boots_old_count; i++) bytes_get(r, s.boots_old[i].v, ID_BYTES);
-    uint64_t *const words[] = {&s.req_last, &s.contributions, &s.merged, &s.rejected, &s.tokens_merged,
-                               &s.last_tokens, &s.last_steps};
+    uint64_t *const words[] = {&s.req_last,      &s.contributions, &s.merged,    &s.rejected,
+                               &s.tokens_merged, &s.last_tokens,   &s.last_steps};
     for (size_t i = 0; i < ARRAY_COUNT(words); i++) *words[i] = get_u64(r);
     if (!r->ok || !wire_name_valid(s.name) || hub_site_named(h, s.name, &number)) return false;
     *hub_site_add(h) = s;
@@ -109,7 +113,8 @@ static bool version_get(struct hub *h, struct reader *r) {
     struct hub_version row = {0};
     struct hub_version_view *v = &row.v;
     uint64_t wall = 0;
-    uint64_t *const words[] = {&v->version, &v->parent, &v->tokens, &v->parts, &v->sites, &v->bytes, &wall};
+    uint64_t *const words[] = {&v->version, &v->parent, &v->tokens, &v->parts,
+                               &v->sites,   &v->bytes,  &wall};
     for (size_t i = 0; i < ARRAY_COUNT(words); i++) *words[i] = get_u64(r);
     double *const reals[] = {&v->loss, &v->norm, &v->cos_mean, &v->eta_r, &v->mu_r, &v->kappa_r};
     for (size_t i = 0; i < ARRAY_COUNT(reals); i++) *reals[i] = get_f64(r);
@@ -155,8 +160,9 @@ static bool hub_get(struct hub *h, struct reader *r, struct err *e) {
     h->held_version = get_u64(r);
     h->held_term = get_u32(r);
     h->versions_next = get_u64(r);
-    uint64_t *const counters[] = {&h->grants, &h->reclaimed, &h->returned, &h->rejected, &h->discarded,
-                                  &h->departures, &h->samples_granted, &h->samples_reclaimed};
+    uint64_t *const counters[] = {&h->grants,          &h->reclaimed,        &h->returned,
+                                  &h->rejected,        &h->discarded,        &h->departures,
+                                  &h->samples_granted, &h->samples_reclaimed};
     for (size_t i = 0; i < ARRAY_COUNT(counters); i++) *counters[i] = get_u64(r);
     uint32_t sites = get_u32(r);
     for (uint32_t i = 0; i < sites && r->ok; i++)
@@ -164,7 +170,8 @@ static bool hub_get(struct hub *h, struct reader *r, struct err *e) {
     uint32_t versions = get_u32(r), head = get_u32(r);
     for (uint32_t i = 0; i < versions && r->ok; i++)
         if (!version_get(h, r)) return false;
-    if (!r->ok || (h->opened && (head >= h->versions_count || !h->versions[head].on_branch))) return false;
+    if (!r->ok || (h->opened && (head >= h->versions_count || !h->versions[head].on_branch)))
+        return false;
     h->head = head;
     struct ledger *l;
     if (ledger_decode(r, h->s.epochs, &l, e) != BRG_OK) return false;
@@ -177,7 +184,8 @@ static bool hub_get(struct hub *h, struct reader *r, struct err *e) {
     return true;
 }
 
-enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_t n, struct err *e) {
+enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_t n,
+                            struct err *e) {
     CHECK(h->seq == 0);
     CHECK(!h->opened);
     struct reader r = reader_of(data, n);
@@ -189,8 +197,10 @@ enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_
         return err_set(e, BRG_E_JOURNAL, "the snapshot belongs to another run; remove it");
     good = good && get_u64(&r) == seq && r.ok && hub_get(h, &r, e);
     if (!good)
-        return err_set(e, BRG_E_JOURNAL, "the snapshot at record %llu cannot be used; remove it, the journal "
-                       "alone is enough", (unsigned long long)seq);
+        return err_set(e, BRG_E_JOURNAL,
+                       "the snapshot at record %llu cannot be used; remove it, the journal "
+                       "alone is enough",
+                       (unsigned long long)seq);
     h->seq = seq;
     return BRG_OK;
 }

@@ -84,9 +84,11 @@ void hub_round(const struct hub *h, const char *site, time_ns now, struct wire_r
     hub_round_fill(h, number, out);
 }
 
-/* Checkpoints: version 0 and the newest on the branch (how deep a rollback can go). Deltas: staged ones,
- * and merged ones as long as they are remembered, so that the weights can be computed again. */
-void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash *hash), void *user) {
+/* Checkpoints: version 0 and the newest on the branch (how deep a rollback can go). Deltas: staged
+ * ones, and merged ones as long as they are remembered, so that the weights can be computed again.
+ * */
+void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash *hash),
+               void *user) {
     if (!h->opened) return;
     uint32_t kept = 0;
     for (uint32_t i = h->versions_count; i > 0; i--) {
@@ -101,15 +103,16 @@ void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash 
         if (d->state == DELTA_MERGED && !hash_is_zero(&d->blob)) visit(user, &d->blob);
 }
 
-/* ---- hub_check ---------------------------------------------------------------------------------- */
+/* ---- hub_check
+ * ---------------------------------------------------------------------------------- */
 
 struct merged_sum {
     const struct hub *h;
     uint64_t merged;
 };
 
-static void merged_visit(void *user, enum extent_state state, struct lease_span span, uint64_t version,
-                         uint32_t crashes) {
+static void merged_visit(void *user, enum extent_state state, struct lease_span span,
+                         uint64_t version, uint32_t crashes) {
     struct merged_sum *m = user;
     (void)crashes;
     if (state != EXTENT_MERGED && state != EXTENT_SKIPPED) return;
@@ -121,7 +124,8 @@ static void merged_visit(void *user, enum extent_state state, struct lease_span 
 
 static void versions_check(const struct hub *h) {
     struct merged_sum m = {.h = h};
-    for (uint32_t e = 0; e < ledger_epochs(h->ledger); e++) ledger_walk(h->ledger, e, merged_visit, &m);
+    for (uint32_t e = 0; e < ledger_epochs(h->ledger); e++)
+        ledger_walk(h->ledger, e, merged_visit, &m);
     const struct hub_version *head = &h->versions[h->head];
     CHECK(head->v.tokens == m.merged * h->s.seq_len); /* H3, I5 */
     uint32_t on_branch = 0, depth = 1;

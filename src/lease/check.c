@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check.c - whether a ledger is what lease.h says it is. For tests, the simulator and debug builds. */
+/* check.c - whether a ledger is what lease.h says it is. For tests, the simulator and debug
+ * builds. */
 #include "lease/inner.h"
 
 /* (I2) each lease's spans are LEASED to it; together they are all that is LEASED. */
@@ -12,10 +13,10 @@ static void leases_check(const struct ledger *l, uint64_t leased) {
         for (const struct lease *a = l->sites[s].first; a; a = a->site_next) {
             CHECK(a->site == s);
             CHECK(a->site_prev == prev);
-            CHECK(!prev || prev->tok < a->tok); /* I7 */
-            CHECK(a->tok <= l->tok_last);       /* I7 */
+            CHECK(!prev || prev->tok < a->tok);       /* I7 */
+            CHECK(a->tok <= l->tok_last);             /* I7 */
             CHECK(ledger_lease_find(l, a->tok) == a); /* I4 */
-            CHECK(!l->epochs[a->epoch].sealed); /* I9 */
+            CHECK(!l->epochs[a->epoch].sealed);       /* I9 */
             uint64_t length = 0;
             for (uint32_t i = 0; i < a->spans_count; i++) {
                 CHECK(extents_all(&l->epochs[a->epoch].x, a->spans[i].start, a->spans[i].count,
@@ -81,7 +82,8 @@ void ledger_check(const struct ledger *l) {
         CHECK(e->x.positions == l->positions);
         extents_check(&e->x); /* I1, I8 */
         if (e->sealed)
-            CHECK(e->x.counts[EXTENT_MERGED] + e->x.counts[EXTENT_SKIPPED] == l->positions); /* I9 */
+            CHECK(e->x.counts[EXTENT_MERGED] + e->x.counts[EXTENT_SKIPPED] ==
+                  l->positions); /* I9 */
         leased += e->x.counts[EXTENT_LEASED];
         staged += e->x.counts[EXTENT_STAGED];
     }

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* encode.c - the ledger as bytes, in two forms.
  *
- * For a checkpoint (docs/journal.md, section 6): only what the model contains, as runs of MERGED and
- * SKIPPED with their versions, a handful of bytes each. Whoever holds a checkpoint knows which samples are
- * in it, and a hub that lost everything can start again from one.
+ * For a checkpoint (docs/journal.md, section 6): only what the model contains, as runs of MERGED
+ * and
+ * SKIPPED with their versions, a handful of bytes each. Whoever holds a checkpoint knows which
+ * samples are in it, and a hub that lost everything can start again from one.
  *
- * For a snapshot of the hub's state: everything durable, in one order (epochs by position, leases by
- * tok, deltas by age), so that equal states give equal bytes. This form is the hub's own; it carries
- * no promise between versions of the program: the journal does.
+ * For a snapshot of the hub's state: everything durable, in one order (epochs by position, leases
+ * by tok, deltas by age), so that equal states give equal bytes. This form is the hub's own; it
+ * carries no promise between versions of the program: the journal does.
  *
  * Both decoders take the bytes as they come from outside: counts are bounded by what is left, and
- * what was decoded must fit together (leases and their extents, deltas and theirs), else nothing is given. */
+ * what was decoded must fit together (leases and their extents, deltas and theirs), else nothing
+ * is given. */
 #include "lease/inner.h"
 
 #include <string.h>
@@ -18,7 +20,8 @@
 static const char magic[8] = {'B', 'R', 'G', 'L', 'E', 'D', 'G', '1'};
 enum { RUN_OPEN = 0, RUN_MERGED = 1, RUN_SKIPPED = 2, SITE_MAX = 1 << 20 };
 
-/* ---- Varints ------------------------------------------------------------------------------------ */
+/* ---- Varints
+ * ------------------------------------------------------------------------------------ */
 
 static void varint_put(struct buf *b, uint64_t v) {
     while (v >= 0x80) {
@@ -42,7 +45,8 @@ static uint64_t varint_get(struct reader *r) {
     return 0;
 }
 
-/* ---- Checkpoint form ---------------------------------------------------------------------------- */
+/* ---- Checkpoint form
+ * ---------------------------------------------------------------------------- */
 
 struct run {
     uint8_t kind;
@@ -75,8 +79,10 @@ static bool serial_in(const uint64_t *serials, size_t count, uint64_t serial) {
     while (low < high) {
         size_t mid = low + (high - low) / 2;
         if (serials[mid] == serial) return true;
-        if (serials[mid] < serial) low = mid + 1;
-        else high = mid;
+        if (serials[mid] < serial)
+            low = mid + 1;
+        else
+            high = mid;
     }
     return false;
 }
@@ -108,7 +114,8 @@ void ledger_runs_encode(const struct ledger *l, uint32_t epoch, uint64_t planned
     run_put(l, &run, out);
 }
 
-void ledger_checkpoint_encode(const struct ledger *l, uint64_t version, bool planned, struct buf *out) {
+void ledger_checkpoint_encode(const struct ledger *l, uint64_t version, bool planned,
+                              struct buf *out) {
     buf_put(out, magic, sizeof magic);
     varint_put(out, version);
     varint_put(out, l->epochs_count);
@@ -160,7 +167,8 @@ static bool epoch_runs_get(struct ledger *l, struct reader *r, uint64_t version)
 }
 
 enum brg_status ledger_checkpoint_decode(const void *data, size_t n, uint32_t epochs_max,
-                                         struct ledger **out, uint64_t *out_version, struct err *e) {
+                                         struct ledger **out, uint64_t *out_version,
+                                         struct err *e) {
     struct reader r = reader_of(data, n);
     const void *head = get_bytes(&r, sizeof magic);
     bool good = head && memcmp(head, magic, sizeof magic) == 0;
@@ -178,11 +186,13 @@ enum brg_status ledger_checkpoint_decode(const void *data, size_t n, uint32_t ep
         return BRG_OK;
     }
     ledger_destroy(l);
-    return err_set(e, BRG_E_CHECKPOINT, "the ledger inside the checkpoint cannot be read; use another "
+    return err_set(e, BRG_E_CHECKPOINT,
+                   "the ledger inside the checkpoint cannot be read; use another "
                    "copy of the checkpoint");
 }
 
-/* ---- Snapshot form: encoding -------------------------------------------------------------------- */
+/* ---- Snapshot form: encoding
+ * -------------------------------------------------------------------- */
 
 static void lease_put(const struct lease *a, struct buf *out) {
     buf_u64(out, a->tok);
@@ -200,7 +210,8 @@ static void lease_put(const struct lease *a, struct buf *out) {
 
 static void live_put(const struct delta_live *v, struct buf *out) {
     const struct delta_info *i = &v->info;
-    const uint64_t words[] = {i->base, i->tokens, i->steps, i->elements, i->bytes, v->samples, v->skipped};
+    const uint64_t words[] = {i->base,  i->tokens,  i->steps,  i->elements,
+                              i->bytes, v->samples, v->skipped};
     for (size_t k = 0; k < ARRAY_COUNT(words); k++) buf_u64(out, words[k]);
     const double reals[] = {i->lr_sum, i->loss, i->norm, i->max_abs, i->cos_m};
     for (size_t k = 0; k < ARRAY_COUNT(reals); k++) buf_f64(out, reals[k]);
@@ -229,8 +240,8 @@ static void delta_put(const struct delta *d, struct buf *out) {
     if (d->state == DELTA_STAGED) live_put(d->live, out);
 }
 
-/* Insertion sort by tok would be quadratic; a site's list is in order of tok already, so this merges
- * sites by always taking the smallest head. Sites are few. */
+/* Insertion sort by tok would be quadratic; a site's list is in order of tok already, so this
+ * merges sites by always taking the smallest head. Sites are few. */
 static void leases_put(const struct ledger *l, struct buf *out) {
     buf_u32(out, l->leases_count);
     AUTO_FREE struct lease **head = mem_alloc((size_t)l->sites_cap + 1, sizeof *head);
@@ -272,7 +283,8 @@ void ledger_encode(const struct ledger *l, struct buf *out) {
     for (const struct delta *d = l->staged.first; d; d = d->list_next) delta_put(d, out);
 }
 
-/* ---- Snapshot form: decoding -------------------------------------------------------------------- */
+/* ---- Snapshot form: decoding
+ * -------------------------------------------------------------------- */
 
 static bool flag_get(struct reader *r) {
     uint8_t v = get_u8(r);
@@ -319,7 +331,8 @@ static bool lease_get(struct ledger *l, struct reader *r, uint64_t *tok_before) 
     for (uint32_t i = 0; i < g.spans_count; i++) {
         spans[i].start = get_u64(r);
         spans[i].count = get_u64(r);
-        if (!extents_all(&l->epochs[g.epoch].x, spans[i].start, spans[i].count, EXTENT_LEASED, g.tok))
+        if (!extents_all(&l->epochs[g.epoch].x, spans[i].start, spans[i].count, EXTENT_LEASED,
+                         g.tok))
             return false;
     }
     if (!r->ok) return false;
@@ -330,7 +343,8 @@ static bool lease_get(struct ledger *l, struct reader *r, uint64_t *tok_before) 
 static bool live_get(struct ledger *l, struct delta *d, struct reader *r) {
     struct delta_info i = {0};
     uint64_t samples, skipped;
-    uint64_t *const words[] = {&i.base, &i.tokens, &i.steps, &i.elements, &i.bytes, &samples, &skipped};
+    uint64_t *const words[] = {&i.base,  &i.tokens, &i.steps, &i.elements,
+                               &i.bytes, &samples,  &skipped};
     for (size_t k = 0; k < ARRAY_COUNT(words); k++) *words[k] = get_u64(r);
     double *const reals[] = {&i.lr_sum, &i.loss, &i.norm, &i.max_abs, &i.cos_m};
     for (size_t k = 0; k < ARRAY_COUNT(reals); k++) *reals[k] = get_f64(r);
@@ -369,8 +383,10 @@ static bool delta_get(struct ledger *l, struct reader *r, bool staged) {
     bool has_reason = flag_get(r);
     if (has_reason) (void)get_str(r, reason, sizeof reason);
     uint32_t toks = get_u32(r);
-    if (!r->ok || toks > LEASE_PARTS_MAX || d.site > SITE_MAX || d.serial > l->serial_last) return false;
-    if (staged != (state == DELTA_STAGED) || state < DELTA_STAGED || state > DELTA_DISCARDED) return false;
+    if (!r->ok || toks > LEASE_PARTS_MAX || d.site > SITE_MAX || d.serial > l->serial_last)
+        return false;
+    if (staged != (state == DELTA_STAGED) || state < DELTA_STAGED || state > DELTA_DISCARDED)
+        return false;
     if (ledger_delta_find(l, &d.did)) return false;
     uint64_t serial_last = l->serial_last; /* delta_add counts; here the number is known */
     struct delta *new = delta_add(l, &d.did, d.site, toks);
@@ -400,8 +416,10 @@ static bool sums_fit(const struct ledger *l) {
         staged += l->epochs[i].x.counts[EXTENT_STAGED];
     }
     for (uint32_t s = 0; s < l->sites_cap; s++)
-        for (const struct lease *a = l->sites[s].first; a; a = a->site_next) want_leased += a->count;
-    for (const struct delta *d = l->staged.first; d; d = d->list_next) want_staged += d->live->samples;
+        for (const struct lease *a = l->sites[s].first; a; a = a->site_next)
+            want_leased += a->count;
+    for (const struct delta *d = l->staged.first; d; d = d->list_next)
+        want_staged += d->live->samples;
     return leased == want_leased && staged == want_staged;
 }
 
@@ -442,6 +460,7 @@ enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, struct ledg
         }
     }
     ledger_destroy(l);
-    return err_set(e, BRG_E_JOURNAL, "the snapshot's ledger is damaged; remove the snapshot, the journal "
+    return err_set(e, BRG_E_JOURNAL,
+                   "the snapshot's ledger is damaged; remove the snapshot, the journal "
                    "alone is enough");
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* extents.c - the tree of extents.
  *
- * Everything is built from five steps: find, insert, erase (plain AVL), split (shorten a node, insert the
- * rest) and join (lengthen a node, erase its neighbour). A move splits at both ends of its range, changes
- * the tags between, and joins what became equal. start and count of a node may change in place because
- * split and join keep the order of starts.
+ * Everything is built from five steps: find, insert, erase (plain AVL), split (shorten a node,
+ * insert the rest) and join (lengthen a node, erase its neighbour). A move splits at both ends of
+ * its range, changes the tags between, and joins what became equal. start and count of a node may
+ * change in place because split and join keep the order of starts.
  *
  * Invariants
  *   (I1) start + count of each extent is the start of the next one; the last ends at `positions`.
@@ -15,7 +15,8 @@
 
 enum { HEIGHT_MAX = 64, POOL_FIRST = 8 };
 
-/* ---- Nodes -------------------------------------------------------------------------------------- */
+/* ---- Nodes
+ * -------------------------------------------------------------------------------------- */
 
 static uint32_t node_new(struct extents *x) {
     uint32_t n = x->free_first;
@@ -43,7 +44,8 @@ static void node_free(struct extents *x, uint32_t n) {
 
 static void node_update(struct extents *x, uint32_t n) {
     struct extent *e = &x->pool[n];
-    const struct extent *l = &x->pool[e->left], *r = &x->pool[e->right]; /* [0]: height 0, nothing */
+    const struct extent *l = &x->pool[e->left],
+                        *r = &x->pool[e->right]; /* [0]: height 0, nothing */
     e->height = (uint8_t)(1 + (l->height > r->height ? l->height : r->height));
     e->has_available = e->state == EXTENT_AVAILABLE || l->has_available || r->has_available;
 }
@@ -89,8 +91,10 @@ static uint32_t insert_at(struct extents *x, uint32_t at, uint32_t n) {
     if (!at) return n;
     struct extent *e = &x->pool[at];
     CHECK(x->pool[n].start != e->start); /* I1 */
-    if (x->pool[n].start < e->start) e->left = insert_at(x, e->left, n);
-    else e->right = insert_at(x, e->right, n);
+    if (x->pool[n].start < e->start)
+        e->left = insert_at(x, e->left, n);
+    else
+        e->right = insert_at(x, e->right, n);
     return balance(x, at);
 }
 
@@ -136,7 +140,8 @@ static void path_update(struct extents *x, uint64_t start) {
     while (depth > 0) node_update(x, path[--depth]);
 }
 
-/* ---- Finding ------------------------------------------------------------------------------------ */
+/* ---- Finding
+ * ------------------------------------------------------------------------------------ */
 
 static uint32_t node_at(const struct extents *x, uint64_t pos) {
     CHECK(pos < x->positions);
@@ -200,7 +205,8 @@ const struct extent *extents_next(struct extents_iter *i) {
     return e;
 }
 
-/* ---- Changing ----------------------------------------------------------------------------------- */
+/* ---- Changing
+ * ----------------------------------------------------------------------------------- */
 
 static bool tags_equal(const struct extent *a, const struct extent *b) {
     return a->state == b->state && a->ref == b->ref && a->reason == b->reason &&
@@ -282,7 +288,8 @@ void extents_move(struct extents *x, uint64_t start, uint64_t count, const struc
     }
 }
 
-/* ---- Life --------------------------------------------------------------------------------------- */
+/* ---- Life
+ * --------------------------------------------------------------------------------------- */
 
 void extents_init_empty(struct extents *x, uint64_t positions) {
     *x = (struct extents){.positions = positions, .pool_cap = POOL_FIRST, .pool_used = 1};

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* extents.h - one epoch's positions as a gapless chain of ranges, each in one state. Private to lease.
+/* extents.h - one epoch's positions as a gapless chain of ranges, each in one state. Private to
+ * lease.
  *
- * An extent is [start, start + count) with its tag. State is a property of a range, and the extents of an
- * epoch are a gapless chain from 0 to `positions`: no position can be in two states, or in none (I1).
- * Neighbours with equal tags are always joined, so a state of the ledger has one form, and its digest
- * does not depend on the way that led to it. Tags of different leases or contributions are never equal.
+ * An extent is [start, start + count) with its tag. State is a property of a range, and the
+ * extents of an epoch are a gapless chain from 0 to `positions`: no position can be in two states,
+ * or in none (I1).
+ * Neighbours with equal tags are always joined, so a state of the ledger has one form, and its
+ * digest does not depend on the way that led to it. Tags of different leases or contributions are
+ * never equal.
  *
- * Kept as an AVL tree over start in a pool of 40-byte nodes; each node knows whether its subtree has an
- * AVAILABLE extent, so that find, split, join and "first AVAILABLE" are O(log n). Recursion is as deep as
- * the tree is high: at most 46 for 2^32 nodes. */
+ * Kept as an AVL tree over start in a pool of 40-byte nodes; each node knows whether its subtree
+ * has an
+ * AVAILABLE extent, so that find, split, join and "first AVAILABLE" are O(log n). Recursion is as
+ * deep as the tree is high: at most 46 for 2^32 nodes. */
 #ifndef LEASE_EXTENTS_H
 #define LEASE_EXTENTS_H
 
@@ -18,9 +22,9 @@
 
 struct extent {
     uint64_t start, count;
-    uint64_t ref;     /* LEASED: tok; STAGED: serial of the delta; MERGED, SKIPPED: version; else 0 */
-    uint32_t reason;  /* STAGED, SKIPPED: number of the skip's reason; 0: not skipped */
-    uint8_t state;    /* enum extent_state */
+    uint64_t ref; /* LEASED: tok; STAGED: serial of the delta; MERGED, SKIPPED: version; else 0 */
+    uint32_t reason; /* STAGED, SKIPPED: number of the skip's reason; 0: not skipped */
+    uint8_t state;   /* enum extent_state */
     uint8_t crashes;
     uint8_t height;
     uint8_t has_available; /* this node or one below */
@@ -40,10 +44,10 @@ enum crash_rule { CRASH_KEEP, CRASH_FORGET, CRASH_COUNT };
 struct extent_move {
     enum extent_state to;
     uint64_t ref;
-    uint32_t reason;         /* for a skip that is being staged */
-    bool skips;              /* MERGED: extents with a reason become SKIPPED and keep it */
+    uint32_t reason; /* for a skip that is being staged */
+    bool skips;      /* MERGED: extents with a reason become SKIPPED and keep it */
     enum crash_rule crash;
-    uint32_t crashes_max;    /* COUNT: from here on QUARANTINED instead of `to`; 0: count nothing */
+    uint32_t crashes_max; /* COUNT: from here on QUARANTINED instead of `to`; 0: count nothing */
 };
 
 void extents_init(struct extents *x, uint64_t positions); /* all AVAILABLE */
@@ -56,7 +60,8 @@ const struct extent *extents_available(const struct extents *x, uint64_t pos);
 bool extents_all(const struct extents *x, uint64_t start, uint64_t count, enum extent_state state,
                  uint64_t ref);
 void extents_move(struct extents *x, uint64_t start, uint64_t count, const struct extent_move *m);
-/* In the order of positions: for (e = extents_first(&i, x); e; e = extents_next(&i)). No moves between. */
+/* In the order of positions: for (e = extents_first(&i, x); e; e = extents_next(&i)). No moves
+ * between. */
 struct extents_iter {
     const struct extents *x;
     uint32_t depth, stack[64];

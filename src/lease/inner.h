@@ -38,9 +38,11 @@ struct ledger {
 
 /* tables.c */
 struct ledger_site *ledger_site(struct ledger *l, uint32_t site);
-struct lease *lease_add(struct ledger *l, const struct lease_grant *g); /* tables only, no extents */
+struct lease *lease_add(struct ledger *l,
+                        const struct lease_grant *g); /* tables only, no extents */
 void lease_drop(struct ledger *l, struct lease *lease);
-struct delta *delta_add(struct ledger *l, const struct id128 *did, uint32_t site, uint32_t toks_count);
+struct delta *delta_add(struct ledger *l, const struct id128 *did, uint32_t site,
+                        uint32_t toks_count);
 void delta_live_set(struct ledger *l, struct delta *d, uint32_t spans_count);
 void delta_stage_link(struct ledger *l, struct delta *d);
 /* Out of the staged list (where it is in it) and into the final one; forgets the oldest one. */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lease.c - the operations of the ledger.
  *
- * What it is: the bookkeeping that makes "each position exactly once" true. What it is not: it knows no
- * time, no message and no member; who asks, and when a lease lapses, is the hub's business.
+ * What it is: the bookkeeping that makes "each position exactly once" true. What it is not: it
+ * knows no time, no message and no member; who asks, and when a lease lapses, is the hub's
+ * business.
  *
- * Why it is safe, in one step: a lease is consumed by ledger_stage, which looks whether the lease is
- * still there, still the same site's, and long enough (I3), and ends it in the same step (I4). A lease
- * that ended is gone from the table, so nothing can be staged against it again; and while a lease is
- * there its positions are LEASED to it and to nothing else (I2). Time-outs, fences and promises of the
- * sites only save work; none of this rests on them.
+ * Why it is safe, in one step: a lease is consumed by ledger_stage, which looks whether the lease
+ * is still there, still the same site's, and long enough (I3), and ends it in the same step (I4).
+ * A lease that ended is gone from the table, so nothing can be staged against it again; and while
+ * a lease is there its positions are LEASED to it and to nothing else (I2). Time-outs, fences and
+ * promises of the sites only save work; none of this rests on them.
  *
  *   AVAILABLE --grant--> LEASED --stage--> STAGED --merge--> MERGED, SKIPPED
  *       ^  ^ ^             |                 |                   |
@@ -17,9 +18,10 @@
  *       +------------------+---------rollback-+------------------+
  *       LEASED --free with a crash too many--> QUARANTINED --decide--> AVAILABLE, SKIPPED
  *
- * MERGED extents remember the version, not the delta: versions only grow along a branch, so a rollback
- * to v takes back exactly what has a greater number (I5), and neighbours of one version join, which
- * keeps a finished epoch at a few thousand extents. Which delta had which positions is in the journal. */
+ * MERGED extents remember the version, not the delta: versions only grow along a branch, so a
+ * rollback to v takes back exactly what has a greater number (I5), and neighbours of one version
+ * join, which keeps a finished epoch at a few thousand extents. Which delta had which positions is
+ * in the journal. */
 #include "lease/inner.h"
 
 #include <string.h>
@@ -44,7 +46,8 @@ const char *lease_fault_text(enum lease_fault f) {
     return "unknown";
 }
 
-/* ---- Spans -------------------------------------------------------------------------------------- */
+/* ---- Spans
+ * -------------------------------------------------------------------------------------- */
 
 /* The spans of the samples [from, to) of a lease, counted in its order of work. */
 static uint32_t spans_cut(const struct lease *a, uint64_t from, uint64_t to,
@@ -67,8 +70,8 @@ static bool span_has(const struct lease_span *s, uint64_t position) {
     return position >= s->start && position - s->start < s->count;
 }
 
-static void move_spans(struct ledger *l, uint32_t epoch, const struct lease_span *spans, uint32_t count,
-                       const struct extent_move *m) {
+static void move_spans(struct ledger *l, uint32_t epoch, const struct lease_span *spans,
+                       uint32_t count, const struct extent_move *m) {
     for (uint32_t i = 0; i < count; i++)
         extents_move(&l->epochs[epoch].x, spans[i].start, spans[i].count, m);
 }
@@ -84,7 +87,8 @@ static void move_part(struct ledger *l, const struct lease *a, uint64_t from, ui
     move_spans(l, a->epoch, spans, n, m);
 }
 
-/* ---- Leases ------------------------------------------------------------------------------------- */
+/* ---- Leases
+ * ------------------------------------------------------------------------------------- */
 
 enum lease_fault ledger_epoch_open(struct ledger *l, uint32_t epoch) {
     if (epoch != l->epochs_count || epoch >= l->epochs_max) return LEASE_BAD_EPOCH;
@@ -137,10 +141,11 @@ enum lease_fault ledger_grant(struct ledger *l, const struct lease_grant *g) {
     return LEASE_FINE;
 }
 
-static void lease_free(struct ledger *l, struct lease *a, enum crash_rule rule, uint32_t crashes_max) {
-    move_part(l, a, 0, a->count,
-              &(struct extent_move){
-                  .to = EXTENT_AVAILABLE, .crash = rule, .crashes_max = crashes_max});
+static void lease_free(struct ledger *l, struct lease *a, enum crash_rule rule,
+                       uint32_t crashes_max) {
+    move_part(
+        l, a, 0, a->count,
+        &(struct extent_move){.to = EXTENT_AVAILABLE, .crash = rule, .crashes_max = crashes_max});
     lease_drop(l, a);
 }
 
@@ -178,7 +183,8 @@ enum lease_fault ledger_keep(struct ledger *l, uint64_t tok, uint32_t inc) {
     return LEASE_FINE;
 }
 
-/* ---- Commit ------------------------------------------------------------------------------------- */
+/* ---- Commit
+ * ------------------------------------------------------------------------------------- */
 
 static bool skip_inside(const struct ledger *l, const struct lease_stage *s,
                         const struct lease_skip *skip) {
@@ -233,13 +239,14 @@ enum lease_fault ledger_stage_check(const struct ledger *l, const struct lease_s
     return skips_check(l, s);
 }
 
-/* One lease of a manifest: `done` samples to the delta, the rest to the pool or to the successor. */
+/* One lease of a manifest: `done` samples to the delta, the rest to the pool or to the successor.
+ * */
 static void stage_part(struct ledger *l, const struct lease_stage *s, struct delta *d,
                        const struct lease_part *p, bool has_rest) {
     struct lease *a = ledger_lease_find(l, p->tok);
-    CHECK(a != NULL);            /* I3 */
-    CHECK(p->done <= a->count);  /* I3 */
-    CHECK(a->inc == s->inc);     /* I3 */
+    CHECK(a != NULL);           /* I3 */
+    CHECK(p->done <= a->count); /* I3 */
+    CHECK(a->inc == s->inc);    /* I3 */
     struct lease_span spans[LEASE_SPANS_MAX];
     uint32_t n = spans_cut(a, 0, p->done, spans);
     for (uint32_t i = 0; i < n; i++)
@@ -247,8 +254,12 @@ static void stage_part(struct ledger *l, const struct lease_stage *s, struct del
             (struct delta_span){.epoch = a->epoch, .span = spans[i]};
     d->live->samples += p->done;
     move_part(l, a, 0, p->done, &(struct extent_move){.to = EXTENT_STAGED, .ref = d->serial});
-    struct lease_grant rest = {.tok = s->rest_tok, .nonce = s->rest_nonce, .site = a->site,
-                               .inc = a->inc, .epoch = a->epoch, .spans = spans};
+    struct lease_grant rest = {.tok = s->rest_tok,
+                               .nonce = s->rest_nonce,
+                               .site = a->site,
+                               .inc = a->inc,
+                               .epoch = a->epoch,
+                               .spans = spans};
     struct extent_move after = {.to = EXTENT_AVAILABLE};
     if (has_rest) after = (struct extent_move){.to = EXTENT_LEASED, .ref = s->rest_tok};
     move_part(l, a, p->done, a->count, &after);
@@ -287,7 +298,8 @@ enum lease_fault ledger_stage(struct ledger *l, const struct lease_stage *s) {
     CHECK(d->live->spans_count == spans_count);
     for (uint32_t i = 0; i < s->skips_count; i++)
         extents_move(&l->epochs[s->skips[i].epoch].x, s->skips[i].position, 1,
-                     &(struct extent_move){.to = EXTENT_STAGED, .ref = d->serial,
+                     &(struct extent_move){.to = EXTENT_STAGED,
+                                           .ref = d->serial,
                                            .reason = reason_number(l, s->skips[i].reason)});
     delta_stage_link(l, d);
     return LEASE_FINE;
@@ -311,7 +323,8 @@ enum lease_fault ledger_reject(struct ledger *l, const struct lease_reject *r) {
     return LEASE_FINE;
 }
 
-/* ---- After staging ------------------------------------------------------------------------------ */
+/* ---- After staging
+ * ------------------------------------------------------------------------------ */
 
 static void delta_move(struct ledger *l, const struct delta *d, const struct extent_move *m) {
     for (uint32_t i = 0; i < d->live->spans_count; i++) {
@@ -323,7 +336,8 @@ static void delta_move(struct ledger *l, const struct delta *d, const struct ext
 }
 
 static void delta_discard(struct ledger *l, struct delta *d, const char *reason) {
-    delta_move(l, d, &(struct extent_move){.to = EXTENT_AVAILABLE}); /* I12: nothing stays with it */
+    delta_move(l, d,
+               &(struct extent_move){.to = EXTENT_AVAILABLE}); /* I12: nothing stays with it */
     delta_finish(l, d, DELTA_DISCARDED, reason);
 }
 
@@ -342,8 +356,10 @@ enum lease_fault ledger_merge(struct ledger *l, uint64_t version, const struct i
     size_t seen = 0;
     for (; seen < count && f == LEASE_FINE; seen++) {
         struct delta *d = ledger_delta_find(l, &dids[seen]);
-        if (!d || d->state != DELTA_STAGED || d->live->marked) f = LEASE_BAD_DELTA;
-        else d->live->marked = true;
+        if (!d || d->state != DELTA_STAGED || d->live->marked)
+            f = LEASE_BAD_DELTA;
+        else
+            d->live->marked = true;
     }
     if (f != LEASE_FINE) {
         for (size_t i = 0; i + 1 < seen; i++) ledger_delta_find(l, &dids[i])->live->marked = false;
@@ -351,8 +367,11 @@ enum lease_fault ledger_merge(struct ledger *l, uint64_t version, const struct i
     }
     for (size_t i = 0; i < count; i++) {
         struct delta *d = ledger_delta_find(l, &dids[i]);
-        delta_move(l, d, &(struct extent_move){.to = EXTENT_MERGED, .ref = version, .skips = true,
-                                               .crash = CRASH_FORGET}); /* I5 */
+        delta_move(l, d,
+                   &(struct extent_move){.to = EXTENT_MERGED,
+                                         .ref = version,
+                                         .skips = true,
+                                         .crash = CRASH_FORGET}); /* I5 */
         d->version = version;
         delta_finish(l, d, DELTA_MERGED, NULL);
     }
@@ -423,7 +442,8 @@ void ledger_rollback(struct ledger *l, uint64_t version) {
         if (epoch_rollback(&l->epochs[i].x, version)) l->epochs[i].sealed = false; /* I9 */
 }
 
-/* ---- Reading ------------------------------------------------------------------------------------ */
+/* ---- Reading
+ * ------------------------------------------------------------------------------------ */
 
 uint32_t ledger_epochs(const struct ledger *l) {
     return l->epochs_count;

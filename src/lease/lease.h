@@ -1,29 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* lease.h - the ledger: who may work on which positions, and which contribution has which in it.
  *
- *   extent:  AVAILABLE -> LEASED(tok) -> STAGED(delta) -> MERGED(version) or SKIPPED(version, reason)
+ *   extent:  AVAILABLE -> LEASED(tok) -> STAGED(delta) -> MERGED(version) or SKIPPED(version,
+ *   reason)
  *            and back to AVAILABLE: ledger_free, ledger_shrink, ledger_discard, ledger_rollback
  *            LEASED -> QUARANTINED by a crash too many; ledger_decide takes it out again
- *   lease:   ledger_grant -> ACTIVE -> ended by ledger_free, ledger_stage, ledger_reject, ledger_rollback
- *   delta:   ledger_stage -> STAGED -> ledger_merge MERGED | ledger_discard, ledger_rollback DISCARDED
+ *   lease:   ledger_grant -> ACTIVE -> ended by ledger_free, ledger_stage, ledger_reject,
+ *   ledger_rollback delta:   ledger_stage -> STAGED -> ledger_merge MERGED | ledger_discard,
+ *   ledger_rollback DISCARDED
  *            ledger_reject -> REJECTED
  *
  * Pure: no clock, no random number, no I/O. Every operation checks its conditions first and changes
- * nothing where one fails: it says which (enum lease_fault). The numbers of a contribution's training
- * (struct delta_info) are carried, not looked at. `now` columns of a lease (deadline, done, read_ahead)
- * are notes of the caller: no operation reads them, no digest contains them (I13).
+ * nothing where one fails: it says which (enum lease_fault). The numbers of a contribution's
+ * training
+ * (struct delta_info) are carried, not looked at. `now` columns of a lease (deadline, done,
+ * read_ahead) are notes of the caller: no operation reads them, no digest contains them (I13).
  *
  * Invariants, each with its CHECK and its test
- *   (I1) each position is in exactly one state.          (I2) at most one ACTIVE lease has a position.
- *   (I3) what is staged was leased to that site and inc, by tok and nonce, within the lease's length.
+ *   (I1) each position is in exactly one state.          (I2) at most one ACTIVE lease has a
+ *   position.
+ *   (I3) what is staged was leased to that site and inc, by tok and nonce, within the lease's
+ *   length.
  *   (I4) a lease ends once; manifests of staged and merged deltas are disjoint.
  *   (I5) MERGED are exactly the positions of the deltas in the head's ancestry.
  *   (I7) toks only grow.       (I8) the six counts add up to the positions of the epoch.
- *   (I9) sealed: all MERGED or SKIPPED.                  (I12) a rejected or discarded delta has no position.
+ *   (I9) sealed: all MERGED or SKIPPED.                  (I12) a rejected or discarded delta has
+ *   no position.
  *
  * Bounds: leases and staged deltas are bounded by the caller; of final deltas the newest
- * LEDGER_FINAL_MAX are remembered (outcome look-ups), older ones are forgotten in the order in which they
- * became final. One thread at a time. */
+ * LEDGER_FINAL_MAX are remembered (outcome look-ups), older ones are forgotten in the order in
+ * which they became final. One thread at a time. */
 #ifndef LEASE_LEASE_H
 #define LEASE_LEASE_H
 
@@ -40,8 +46,13 @@ enum {
 };
 
 enum extent_state {
-    EXTENT_AVAILABLE = 0, EXTENT_LEASED = 1, EXTENT_STAGED = 2, EXTENT_MERGED = 3,
-    EXTENT_SKIPPED = 4, EXTENT_QUARANTINED = 5, EXTENT_STATES = 6,
+    EXTENT_AVAILABLE = 0,
+    EXTENT_LEASED = 1,
+    EXTENT_STAGED = 2,
+    EXTENT_MERGED = 3,
+    EXTENT_SKIPPED = 4,
+    EXTENT_QUARANTINED = 5,
+    EXTENT_STATES = 6,
 };
 
 enum lease_fault {
@@ -97,22 +108,23 @@ struct delta_live { /* freed when the delta becomes final */
 struct delta {
     struct id128 did;
     struct hash blob, manifest;
-    uint64_t serial;  /* order of creation; the ref of STAGED extents */
-    uint64_t version; /* MERGED */
+    uint64_t serial;   /* order of creation; the ref of STAGED extents */
+    uint64_t version;  /* MERGED */
     uint64_t rest_tok; /* the successor of keep_rest; 0: none */
     uint32_t site, toks_count;
     enum delta_state state;
-    char *reason;     /* REJECTED, DISCARDED; else NULL */
-    struct delta_live *live; /* STAGED; else NULL */
+    char *reason;                                    /* REJECTED, DISCARDED; else NULL */
+    struct delta_live *live;                         /* STAGED; else NULL */
     struct delta *hash_next, *list_prev, *list_next; /* staged list, then final list */
-    uint64_t toks[];  /* STAGED, MERGED: the leases it consumed */
+    uint64_t toks[];                                 /* STAGED, MERGED: the leases it consumed */
 };
 
 struct ledger;
 struct ledger *ledger_create(uint64_t positions, uint32_t epochs_max); /* gives (ledger_destroy) */
 void ledger_destroy(struct ledger *l);
 
-/* ---- Operations ---------------------------------------------------------------------------------- */
+/* ---- Operations
+ * ---------------------------------------------------------------------------------- */
 enum lease_fault ledger_epoch_open(struct ledger *l, uint32_t epoch) MUST_USE;
 
 struct lease_grant {
@@ -157,7 +169,8 @@ struct lease_stage {
 /* The compare-and-swap of a commit, without the swap. out_part: the part at fault (or 0). */
 enum lease_fault ledger_stage_check(const struct ledger *l, const struct lease_stage *s,
                                     uint32_t *out_part) MUST_USE;
-/* All of it or none of it: every lease named ends, what was done is STAGED, the rest is free or goes on. */
+/* All of it or none of it: every lease named ends, what was done is STAGED, the rest is free or
+ * goes on. */
 enum lease_fault ledger_stage(struct ledger *l, const struct lease_stage *s) MUST_USE;
 
 struct lease_reject {
@@ -168,59 +181,67 @@ struct lease_reject {
     const char *reason;
 };
 enum lease_fault ledger_reject(struct ledger *l, const struct lease_reject *r) MUST_USE;
-enum lease_fault ledger_discard(struct ledger *l, const struct id128 *did, const char *reason) MUST_USE;
+enum lease_fault ledger_discard(struct ledger *l, const struct id128 *did, const char *reason)
+    MUST_USE;
 /* version must be greater than every version merged before. */
 enum lease_fault ledger_merge(struct ledger *l, uint64_t version, const struct id128 *dids,
                               size_t count) MUST_USE;
 enum lease_fault ledger_seal(struct ledger *l, uint32_t epoch, struct hash *out_digest) MUST_USE;
 enum lease_fault ledger_decide(struct ledger *l, uint32_t epoch, struct lease_span span, bool skip,
                                const char *reason) MUST_USE;
-/* Back to the state of `version` (an ancestor): leases end, staged deltas are discarded, what merged
- * later is AVAILABLE again. */
+/* Back to the state of `version` (an ancestor): leases end, staged deltas are discarded, what
+ * merged later is AVAILABLE again. */
 void ledger_rollback(struct ledger *l, uint64_t version);
 
-/* ---- Reading ------------------------------------------------------------------------------------- */
+/* ---- Reading
+ * ------------------------------------------------------------------------------------- */
 uint32_t ledger_epochs(const struct ledger *l); /* opened so far */
 uint64_t ledger_positions(const struct ledger *l);
 bool ledger_sealed(const struct ledger *l, uint32_t epoch);
 uint64_t ledger_count(const struct ledger *l, uint32_t epoch, enum extent_state state);
 uint64_t ledger_tok_last(const struct ledger *l);
 struct lease *ledger_lease_find(const struct ledger *l, uint64_t tok); /* ACTIVE, or NULL */
-struct lease *ledger_site_first(const struct ledger *l, uint32_t site); /* then ->site_next; oldest first */
+struct lease *ledger_site_first(const struct ledger *l,
+                                uint32_t site); /* then ->site_next; oldest first */
 uint32_t ledger_site_leases(const struct ledger *l, uint32_t site);
 uint32_t ledger_site_staged(const struct ledger *l, uint32_t site);
 uint32_t ledger_leases(const struct ledger *l);
 uint32_t ledger_deltas_staged(const struct ledger *l);
 struct delta *ledger_delta_find(const struct ledger *l, const struct id128 *did); /* or NULL */
-struct delta *ledger_staged_first(const struct ledger *l); /* then ->list_next; in order of staging */
-struct delta *ledger_final_first(const struct ledger *l);  /* then ->list_next; oldest first */
+struct delta *ledger_staged_first(
+    const struct ledger *l); /* then ->list_next; in order of staging */
+struct delta *ledger_final_first(const struct ledger *l); /* then ->list_next; oldest first */
 /* The delta that consumed this lease, or NULL: not consumed, or forgotten. O(deltas). */
 const struct delta *ledger_consumer(const struct ledger *l, uint64_t tok);
-/* A reason that the ledger can hold: the text, or "other" where there are too many different ones. */
+/* A reason that the ledger can hold: the text, or "other" where there are too many different ones.
+ * */
 const char *ledger_reason_fit(const struct ledger *l, const char *reason);
 /* Whether all positions of the range have this state. */
 bool ledger_all(const struct ledger *l, uint32_t epoch, struct lease_span span,
                 enum extent_state state);
 /* Calls visit for each extent of an epoch in order; version: MERGED and SKIPPED, else 0. */
-typedef void ledger_visit(void *user, enum extent_state state, struct lease_span span, uint64_t version,
-                          uint32_t crashes);
+typedef void ledger_visit(void *user, enum extent_state state, struct lease_span span,
+                          uint64_t version, uint32_t crashes);
 void ledger_walk(const struct ledger *l, uint32_t epoch, ledger_visit *visit, void *user);
 size_t ledger_bytes(const struct ledger *l); /* memory held */
 uint64_t ledger_extents(const struct ledger *l);
 
-/* ---- Bytes --------------------------------------------------------------------------------------- */
+/* ---- Bytes
+ * --------------------------------------------------------------------------------------- */
 /* The ledger for a checkpoint (docs/journal.md, section 6). version: of that checkpoint; where
  * `planned`, staged deltas with that note are written as merged in it. */
-void ledger_checkpoint_encode(const struct ledger *l, uint64_t version, bool planned, struct buf *out);
+void ledger_checkpoint_encode(const struct ledger *l, uint64_t version, bool planned,
+                              struct buf *out);
 /* A fresh ledger from those bytes: MERGED and SKIPPED as written, all else AVAILABLE. */
 enum brg_status ledger_checkpoint_decode(const void *data, size_t n, uint32_t epochs_max,
-                                         struct ledger **out, uint64_t *out_version,
-                                         struct err *e) MUST_USE;
+                                         struct ledger **out, uint64_t *out_version, struct err *e)
+    MUST_USE;
 /* The whole durable state, canonical: equal states give equal bytes. */
 void ledger_encode(const struct ledger *l, struct buf *out);
 enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, struct ledger **out,
                               struct err *e) MUST_USE;
-/* The runs of one epoch as in a checkpoint, for the digest of its seal. planned_version: as above, 0: none. */
+/* The runs of one epoch as in a checkpoint, for the digest of its seal. planned_version: as above,
+ * 0: none. */
 void ledger_runs_encode(const struct ledger *l, uint32_t epoch, uint64_t planned_version,
                         struct buf *out);
 /* Panics where an invariant does not hold. O(state). */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tables.c - leases by tok and by site, deltas by did and by age, skip reasons by number.
  *
- * Two chained hash tables that double when full. A lease is in its chain and in its site's list (oldest
- * first); a delta is in its chain and in one of two lists: staged (order of staging) or final (order of
- * becoming final). The final list is what bounds memory: past LEDGER_FINAL_MAX the oldest is forgotten. */
+ * Two chained hash tables that double when full. A lease is in its chain and in its site's list
+ * (oldest first); a delta is in its chain and in one of two lists: staged (order of staging) or
+ * final (order of becoming final). The final list is what bounds memory: past LEDGER_FINAL_MAX the
+ * oldest is forgotten. */
 #include "lease/inner.h"
 
 #include <string.h>
@@ -14,7 +15,8 @@ uint64_t id_key(const struct id128 *id) {
     return mix64(get_le64(id->v) ^ mix64(get_le64(id->v + 8)));
 }
 
-/* ---- Leases ------------------------------------------------------------------------------------- */
+/* ---- Leases
+ * ------------------------------------------------------------------------------------- */
 
 static struct lease **lease_slot(const struct ledger *l, uint64_t tok) {
     return &l->leases[mix64(tok) & (l->leases_cap - 1)];
@@ -78,8 +80,10 @@ struct lease *lease_add(struct ledger *l, const struct lease_grant *g) {
     l->leases_count++;
     struct ledger_site *s = ledger_site(l, a->site);
     a->site_prev = s->last;
-    if (s->last) s->last->site_next = a;
-    else s->first = a;
+    if (s->last)
+        s->last->site_next = a;
+    else
+        s->first = a;
     s->last = a;
     s->leases++;
     return a;
@@ -94,10 +98,14 @@ void lease_drop(struct ledger *l, struct lease *a) {
     *at = a->hash_next;
     l->leases_count--;
     struct ledger_site *s = ledger_site(l, a->site);
-    if (a->site_prev) a->site_prev->site_next = a->site_next;
-    else s->first = a->site_next;
-    if (a->site_next) a->site_next->site_prev = a->site_prev;
-    else s->last = a->site_prev;
+    if (a->site_prev)
+        a->site_prev->site_next = a->site_next;
+    else
+        s->first = a->site_next;
+    if (a->site_next)
+        a->site_next->site_prev = a->site_prev;
+    else
+        s->last = a->site_prev;
     s->leases--;
     l->items_bytes -= lease_bytes(a->spans_count);
     mem_free(a);
@@ -119,7 +127,8 @@ uint32_t ledger_leases(const struct ledger *l) {
     return l->leases_count;
 }
 
-/* ---- Deltas ------------------------------------------------------------------------------------- */
+/* ---- Deltas
+ * ------------------------------------------------------------------------------------- */
 
 static struct delta **delta_slot(const struct ledger *l, const struct id128 *did) {
     return &l->deltas[id_key(did) & (l->deltas_cap - 1)];
@@ -156,7 +165,8 @@ static size_t live_bytes(uint32_t spans_count) {
     return sizeof(struct delta_live) + spans_count * sizeof(struct delta_span);
 }
 
-struct delta *delta_add(struct ledger *l, const struct id128 *did, uint32_t site, uint32_t toks_count) {
+struct delta *delta_add(struct ledger *l, const struct id128 *did, uint32_t site,
+                        uint32_t toks_count) {
     if (l->deltas_count >= l->deltas_cap) deltas_grow(l);
     struct delta *d = mem_alloc(1, delta_bytes(toks_count));
     l->items_bytes += delta_bytes(toks_count);
@@ -186,17 +196,23 @@ void delta_reason_set(struct ledger *l, struct delta *d, const char *reason) {
 static void list_add(struct delta_list *list, struct delta *d) {
     d->list_prev = list->last;
     d->list_next = NULL;
-    if (list->last) list->last->list_next = d;
-    else list->first = d;
+    if (list->last)
+        list->last->list_next = d;
+    else
+        list->first = d;
     list->last = d;
     list->count++;
 }
 
 static void list_remove(struct delta_list *list, struct delta *d) {
-    if (d->list_prev) d->list_prev->list_next = d->list_next;
-    else list->first = d->list_next;
-    if (d->list_next) d->list_next->list_prev = d->list_prev;
-    else list->last = d->list_prev;
+    if (d->list_prev)
+        d->list_prev->list_next = d->list_next;
+    else
+        list->first = d->list_next;
+    if (d->list_next)
+        d->list_next->list_prev = d->list_prev;
+    else
+        list->last = d->list_prev;
     list->count--;
 }
 
@@ -258,7 +274,8 @@ const struct delta *ledger_consumer(const struct ledger *l, uint64_t tok) {
     return d ? d : consumer_in(&l->final, tok);
 }
 
-/* ---- Reasons ------------------------------------------------------------------------------------ */
+/* ---- Reasons
+ * ------------------------------------------------------------------------------------ */
 
 static uint32_t reason_find(const struct ledger *l, const char *reason) {
     for (uint32_t i = 1; i < l->reasons_count; i++)
@@ -286,7 +303,8 @@ const char *ledger_reason_fit(const struct ledger *l, const char *reason) {
     return l->reasons_count < LEDGER_REASONS_MAX || reason_find(l, reason) ? reason : "other";
 }
 
-/* ---- Epochs ------------------------------------------------------------------------------------- */
+/* ---- Epochs
+ * ------------------------------------------------------------------------------------- */
 
 struct epoch *epoch_add(struct ledger *l) {
     if (l->epochs_count == l->epochs_cap) {
@@ -297,7 +315,8 @@ struct epoch *epoch_add(struct ledger *l) {
     return &l->epochs[l->epochs_count++];
 }
 
-/* ---- Life --------------------------------------------------------------------------------------- */
+/* ---- Life
+ * --------------------------------------------------------------------------------------- */
 
 struct ledger *ledger_create(uint64_t positions, uint32_t epochs_max) {
     CHECK(positions > 0);

@@ -7,14 +7,30 @@
 enum { PARAMETERS = 1000 };
 
 struct hub_settings kit_settings(uint64_t positions, uint32_t epochs) {
-    return (struct hub_settings){
-        .run = {{1, 2, 3}}, .fingerprint = {{4}}, .tensors = {{5}}, .parameters = PARAMETERS,
-        .positions = positions, .seq_len = KIT_SEQ_LEN, .epochs = epochs, .order_seed = 6, .steps = 30,
-        .quorum = 2, .grace_ns = 60LL * NS_PER_S, .staleness_max = 1, .rule = outer_rule_default(),
-        .codec = CODEC_FP32, .beta1 = 0.9, .beta2 = 0.95, .ttl_ns = (time_ns)KIT_TTL * NS_PER_S,
-        .heartbeat_ns = (time_ns)KIT_HEARTBEAT * NS_PER_S, .lease_samples_min = 4,
-        .lease_samples_max = 64, .crashes_max = 3, .sites_max = 8, .records_per_snapshot = 100,
-        .delta_bytes_max = 1 << 20};
+    return (struct hub_settings){.run = {{1, 2, 3}},
+                                 .fingerprint = {{4}},
+                                 .tensors = {{5}},
+                                 .parameters = PARAMETERS,
+                                 .positions = positions,
+                                 .seq_len = KIT_SEQ_LEN,
+                                 .epochs = epochs,
+                                 .order_seed = 6,
+                                 .steps = 30,
+                                 .quorum = 2,
+                                 .grace_ns = 60LL * NS_PER_S,
+                                 .staleness_max = 1,
+                                 .rule = outer_rule_default(),
+                                 .codec = CODEC_FP32,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.95,
+                                 .ttl_ns = (time_ns)KIT_TTL * NS_PER_S,
+                                 .heartbeat_ns = (time_ns)KIT_HEARTBEAT * NS_PER_S,
+                                 .lease_samples_min = 4,
+                                 .lease_samples_max = 64,
+                                 .crashes_max = 3,
+                                 .sites_max = 8,
+                                 .records_per_snapshot = 100,
+                                 .delta_bytes_max = 1 << 20};
 }
 
 const struct wire_answer *kit_step(struct kit *k, const struct hub_cmd *c) {
@@ -141,7 +157,8 @@ struct hub_view kit_view(const struct kit *k) {
     return v;
 }
 
-struct wire_request kit_request(const struct kit *k, enum wire_kind kind, const char *site, uint32_t inc) {
+struct wire_request kit_request(const struct kit *k, enum wire_kind kind, const char *site,
+                                uint32_t inc) {
     struct wire_request q = {.kind = kind, .run = k->s.run, .inc = inc, .req = 1000};
     strncpy(q.site, site, sizeof q.site - 1);
     return q;
@@ -149,8 +166,10 @@ struct wire_request kit_request(const struct kit *k, enum wire_kind kind, const 
 
 struct wire_request kit_join_request(const struct kit *k, const char *site, uint8_t boot) {
     struct wire_request q = kit_request(k, WIRE_JOIN, site, 0);
-    q.u.join = (struct wire_join){.boot = {{boot}}, .protocol = WIRE_PROTOCOL,
-                                  .fingerprint = k->s.fingerprint, .tensors = k->s.tensors,
+    q.u.join = (struct wire_join){.boot = {{boot}},
+                                  .protocol = WIRE_PROTOCOL,
+                                  .fingerprint = k->s.fingerprint,
+                                  .tensors = k->s.tensors,
                                   .tokens_per_sample = k->s.seq_len};
     return q;
 }
@@ -162,7 +181,8 @@ uint32_t kit_join(struct kit *k, const char *site, uint8_t boot) {
     return a->u.join.inc;
 }
 
-struct wire_lease kit_lease(struct kit *k, const char *site, uint32_t inc, uint64_t req, uint64_t want) {
+struct wire_lease kit_lease(struct kit *k, const char *site, uint32_t inc, uint64_t req,
+                            uint64_t want) {
     struct wire_request q = kit_request(k, WIRE_LEASE, site, inc);
     q.req = req;
     q.u.lease.want = want;
@@ -179,8 +199,8 @@ void kit_part_add(struct wire_request *q, const struct wire_lease *l, uint64_t d
     c->tokens += done * KIT_SEQ_LEN;
 }
 
-struct wire_request kit_commit_request(const struct kit *k, const char *site, uint32_t inc, uint32_t did,
-                                       const struct wire_lease *l, uint64_t done) {
+struct wire_request kit_commit_request(const struct kit *k, const char *site, uint32_t inc,
+                                       uint32_t did, const struct wire_lease *l, uint64_t done) {
     struct wire_request q = kit_request(k, WIRE_COMMIT, site, inc);
     struct wire_commit *c = &q.u.commit;
     put_le32(c->did.v, did);

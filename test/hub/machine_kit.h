@@ -16,7 +16,7 @@ struct kit {
     time_ns now;
     struct buf journal; /* framed as hub_out.records */
     uint64_t seq;
-    bool has_plan;      /* a merge that was started and not reported yet */
+    bool has_plan; /* a merge that was started and not reported yet */
     uint64_t plan;
     uint32_t plan_parts;
     uint64_t plan_version;
@@ -30,21 +30,24 @@ const struct wire_answer *kit_step(struct kit *k, const struct hub_cmd *c);
 const struct wire_answer *kit_send(struct kit *k, const struct wire_request *q);
 const struct wire_answer *kit_commit(struct kit *k, const struct wire_request *q,
                                      const struct hub_blob_verdict *blob);
-void kit_wait(struct kit *k, double seconds); /* time passes, with the ticks that the hub asks for */
-void kit_merge(struct kit *k);                /* reports the running merge as done */
-void kit_kill(struct kit *k);                 /* the process dies and starts again from the journal */
+void kit_wait(struct kit *k,
+              double seconds); /* time passes, with the ticks that the hub asks for */
+void kit_merge(struct kit *k); /* reports the running merge as done */
+void kit_kill(struct kit *k);  /* the process dies and starts again from the journal */
 struct hub *kit_replay(const struct kit *k, uint64_t seq_max); /* gives */
 struct hub_view kit_view(const struct kit *k);
 
 /* Requests. The returned struct is whole and can be sent, changed, sent again. */
-struct wire_request kit_request(const struct kit *k, enum wire_kind kind, const char *site, uint32_t inc);
+struct wire_request kit_request(const struct kit *k, enum wire_kind kind, const char *site,
+                                uint32_t inc);
 struct wire_request kit_join_request(const struct kit *k, const char *site, uint8_t boot);
 uint32_t kit_join(struct kit *k, const char *site, uint8_t boot); /* asserts OK; gives inc */
 /* A lease, asserted to be granted. */
-struct wire_lease kit_lease(struct kit *k, const char *site, uint32_t inc, uint64_t req, uint64_t want);
+struct wire_lease kit_lease(struct kit *k, const char *site, uint32_t inc, uint64_t req,
+                            uint64_t want);
 /* A contribution of the first `done` samples of one lease, base = head. */
-struct wire_request kit_commit_request(const struct kit *k, const char *site, uint32_t inc, uint32_t did,
-                                       const struct wire_lease *l, uint64_t done);
+struct wire_request kit_commit_request(const struct kit *k, const char *site, uint32_t inc,
+                                       uint32_t did, const struct wire_lease *l, uint64_t done);
 void kit_part_add(struct wire_request *q, const struct wire_lease *l, uint64_t done);
 struct hub_blob_verdict kit_blob(void); /* complete and fine */
 enum outcome kit_stage(struct kit *k, const char *site, uint32_t inc, uint32_t did,

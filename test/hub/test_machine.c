@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hub's machine, message by message: members, leases, and what a repeated, late or foreign message
- * may do. Contributions and rounds are in test_machine_rounds.c. */
+/* The hub's machine, message by message: members, leases, and what a repeated, late or foreign
+ * message may do. Contributions and rounds are in test_machine_rounds.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,8 @@ static void open_small(struct kit *k, uint64_t positions, uint32_t epochs) {
     kit_open(k, &s);
 }
 
-/* ---- Joining ------------------------------------------------------------------------------------ */
+/* ---- Joining
+ * ------------------------------------------------------------------------------------ */
 
 TEST(hub_join_gives_growing_incarnations) {
     struct kit k;
@@ -21,7 +22,8 @@ TEST(hub_join_gives_growing_incarnations) {
     assert_int_equal(k.out.records_count, 0);
     assert_int_equal(kit_join(&k, "alpha", 2), 2);
     assert_int_equal(kit_join(&k, "beta", 1), 1);
-    struct wire_request late = kit_join_request(&k, "alpha", 1); /* a JOIN of the replaced process */
+    struct wire_request late =
+        kit_join_request(&k, "alpha", 1); /* a JOIN of the replaced process */
     assert_int_equal(kit_send(&k, &late)->code, WIRE_FENCED);
     assert_int_equal(kit_join(&k, "alpha", 2), 2);
     kit_close(&k);
@@ -169,13 +171,15 @@ TEST(hub_holds_when_a_site_has_seen_a_newer_term) {
     kit_close(&k);
 }
 
-/* ---- Leases ------------------------------------------------------------------------------------- */
+/* ---- Leases
+ * ------------------------------------------------------------------------------------- */
 
 TEST(hub_H5_a_repeated_lease_request_gives_the_same_lease) {
     struct kit k;
     open_small(&k, 1000, 1);
     uint32_t inc = kit_join(&k, "alpha", 1);
-    struct wire_lease a = kit_lease(&k, "alpha", inc, 7, 16), b = kit_lease(&k, "alpha", inc, 7, 16);
+    struct wire_lease a = kit_lease(&k, "alpha", inc, 7, 16),
+                      b = kit_lease(&k, "alpha", inc, 7, 16);
     assert_memory_equal(&a, &b, sizeof a);
     kit_kill(&k);
     b = kit_lease(&k, "alpha", inc, 7, 16);
@@ -269,7 +273,8 @@ TEST(hub_lapsed_leases_are_taken_only_when_needed) {
         kit_heartbeat(&k, "beta", b, NULL);
         struct wire_lease m = kit_lease(&k, "beta", b, req, 64);
         sum += m.count;
-        assert_int_equal(kit_stage(&k, "beta", b, (uint32_t)(100 + req), &m, m.count), OUTCOME_STAGED);
+        assert_int_equal(kit_stage(&k, "beta", b, (uint32_t)(100 + req), &m, m.count),
+                         OUTCOME_STAGED);
         if (k.has_plan) kit_merge(&k);
         assert_int_equal(kit_view(&k).reclaimed, 0);
     }
@@ -305,7 +310,8 @@ TEST(hub_a_lease_that_no_heartbeat_lists_lapses) {
     uint32_t a = kit_join(&k, "alpha", 1), b = kit_join(&k, "beta", 1);
     struct wire_lease l[2];
     for (uint64_t i = 0; i < 2; i++) l[i] = kit_lease(&k, "alpha", a, 1 + i, 4);
-    for (uint32_t i = 0; i < 20; i++) { /* the answer with l[1] was lost: alpha does not know of it */
+    for (uint32_t i = 0; i < 20;
+         i++) { /* the answer with l[1] was lost: alpha does not know of it */
         kit_wait(&k, KIT_HEARTBEAT);
         kit_heartbeat(&k, "alpha", a, &l[0]);
     }
@@ -374,7 +380,8 @@ TEST(hub_a_slow_site_is_asked_to_share_its_rest) {
     uint32_t a = kit_join(&k, "alpha", 1), b = kit_join(&k, "beta", 1);
     struct wire_request q = kit_request(&k, WIRE_LEASE, "alpha", a);
     struct wire_lease l = kit_lease(&k, "alpha", a, 1, 64);
-    for (uint64_t req = 2; kit_view(&k).counts.available > 0; req++) (void)kit_lease(&k, "alpha", a, req, 64);
+    for (uint64_t req = 2; kit_view(&k).counts.available > 0; req++)
+        (void)kit_lease(&k, "alpha", a, req, 64);
     q = kit_request(&k, WIRE_LEASE, "beta", b);
     q.req = 1;
     assert_false(kit_send(&k, &q)->u.lease.granted); /* beta starves */
@@ -394,7 +401,8 @@ TEST(hub_a_slow_site_is_asked_to_share_its_rest) {
     assert_int_equal(kit_send(&k, &ok)->code, WIRE_OK);
     q.req = 3;
     assert_true(kit_send(&k, &q)->u.lease.granted);
-    assert_int_equal(kit_stage(&k, "alpha", a, 1, &l, keep + 1), OUTCOME_REJECTED); /* a broken promise */
+    assert_int_equal(kit_stage(&k, "alpha", a, 1, &l, keep + 1),
+                     OUTCOME_REJECTED); /* a broken promise */
     kit_close(&k);
 }
 
@@ -457,12 +465,12 @@ TEST(hub_cadence_gives_faster_sites_more_steps) {
     (void)kit_lease(&k, "alpha", a, 1, 4);
     (void)kit_lease(&k, "beta", b, 1, 4);
     struct wire_request q = kit_request(&k, WIRE_HEARTBEAT, "alpha", a);
-    q.u.heartbeat = (struct wire_heartbeat){.hb_seq = 1, .phase = PHASE_TRAINING, .steps_per_s = 3,
-                                            .tokens_per_s = 300};
+    q.u.heartbeat = (struct wire_heartbeat){
+        .hb_seq = 1, .phase = PHASE_TRAINING, .steps_per_s = 3, .tokens_per_s = 300};
     assert_int_equal(kit_send(&k, &q)->u.heartbeat.round.steps_target, 30);
     q = kit_request(&k, WIRE_HEARTBEAT, "beta", b);
-    q.u.heartbeat = (struct wire_heartbeat){.hb_seq = 1, .phase = PHASE_TRAINING, .steps_per_s = 1,
-                                            .tokens_per_s = 200};
+    q.u.heartbeat = (struct wire_heartbeat){
+        .hb_seq = 1, .phase = PHASE_TRAINING, .steps_per_s = 1, .tokens_per_s = 200};
     const struct wire_answer *r = kit_send(&k, &q);
     assert_int_equal(r->u.heartbeat.round.steps_target, 15);
     assert_int_equal(r->u.heartbeat.round.tokens_per_step, 300); /* 100 + 200 */

@@ -20,7 +20,8 @@ static void run_alone(struct kit *k, const char *site, uint32_t inc, uint64_t *r
     }
 }
 
-/* ---- Commits ------------------------------------------------------------------------------------ */
+/* ---- Commits
+ * ------------------------------------------------------------------------------------ */
 
 TEST(hub_H5_a_repeated_commit_gets_the_recorded_outcome) {
     struct kit k;
@@ -166,7 +167,8 @@ TEST(hub_a_stale_commit_is_refused_before_its_upload) {
             kit_wait(&k, KIT_TTL + 61); /* alpha silent: the round closes without it */
             kit_merge(&k);
             kit_heartbeat(&k, "beta", b, NULL);
-            assert_int_equal(kit_send(&k, &late)->u.commit.outcome, OUTCOME_STAGED); /* one round late */
+            assert_int_equal(kit_send(&k, &late)->u.commit.outcome,
+                             OUTCOME_STAGED); /* one round late */
         }
     }
     kit_merge(&k);
@@ -249,7 +251,8 @@ TEST(hub_an_epoch_of_skips_only_ends_without_a_delta) {
     kit_close(&k);
 }
 
-/* ---- Rounds ------------------------------------------------------------------------------------- */
+/* ---- Rounds
+ * ------------------------------------------------------------------------------------- */
 
 TEST(hub_a_round_closes_when_all_have_handed_in) {
     struct kit k;
@@ -423,7 +426,8 @@ TEST(hub_a_discard_of_a_planned_part_cancels_the_merge) {
     kit_close(&k);
 }
 
-/* ---- Epochs and branches ------------------------------------------------------------------------ */
+/* ---- Epochs and branches
+ * ------------------------------------------------------------------------ */
 
 TEST(hub_I9_epochs_overlap_and_seal_one_by_one) {
     struct kit k;
@@ -444,8 +448,9 @@ TEST(hub_I9_epochs_overlap_and_seal_one_by_one) {
         if (r.u.lease.granted) {
             overlapped |= r.u.lease.lease.epoch == 1 && kit_view(&k).epoch == 0;
             assert_true(r.u.lease.lease.epoch <= kit_view(&k).epoch + 1);
-            assert_int_equal(kit_stage(&k, "alpha", a, ++did, &r.u.lease.lease, r.u.lease.lease.count),
-                             OUTCOME_STAGED);
+            assert_int_equal(
+                kit_stage(&k, "alpha", a, ++did, &r.u.lease.lease, r.u.lease.lease.count),
+                OUTCOME_STAGED);
         } else if (!slow_done) { /* two epochs are exhausted but for beta's lease */
             assert_int_equal(kit_view(&k).epoch, 0);
             assert_int_equal(kit_stage(&k, "beta", b, 1000, &slow, slow.count), OUTCOME_STAGED);
@@ -534,7 +539,8 @@ TEST(hub_rollback_cancels_a_merge_and_fences_all_work) {
     kit_close(&k);
 }
 
-/* ---- Snapshots ---------------------------------------------------------------------------------- */
+/* ---- Snapshots
+ * ---------------------------------------------------------------------------------- */
 
 TEST(hub_H6_a_snapshot_and_the_tail_equal_the_whole_journal) {
     struct kit k;
@@ -578,8 +584,10 @@ TEST(hub_H6_a_snapshot_and_the_tail_equal_the_whole_journal) {
     for (uint32_t i = 0; i < 3000; i++) {
         buf_reset(&snap);
         hub_snapshot(k.h, &snap);
-        if (i % 3) snap.data[prng_below(&g, snap.bytes_count)] ^= (uint8_t)(1 + prng_below(&g, 255));
-        else snap.bytes_count = prng_below(&g, snap.bytes_count);
+        if (i % 3)
+            snap.data[prng_below(&g, snap.bytes_count)] ^= (uint8_t)(1 + prng_below(&g, 255));
+        else
+            snap.bytes_count = prng_below(&g, snap.bytes_count);
         struct hub *h = hub_create(&k.s, 5);
         (void)!hub_restore(h, k.seq, snap.data, snap.bytes_count, &e);
         hub_destroy(h);
@@ -595,7 +603,8 @@ TEST(hub_H2_a_journal_that_does_not_fit_is_refused) {
     struct wire_lease l = kit_lease(&k, "alpha", a, 1, 16);
     assert_int_equal(kit_stage(&k, "alpha", a, 1, &l, 16), OUTCOME_STAGED);
     kit_merge(&k);
-    /* Every record twice, every record left out, every byte changed: refused or sound, never a crash. */
+    /* Every record twice, every record left out, every byte changed: refused or sound, never a
+     * crash. */
     struct err e;
     struct reader all = reader_of(k.journal.data, k.journal.bytes_count);
     for (uint64_t at = 1; all.p < all.end; at++) {
@@ -613,7 +622,8 @@ TEST(hub_H2_a_journal_that_does_not_fit_is_refused) {
         }
         struct hub *h = kit_replay(&k, at);
         assert_int_equal(hub_apply(h, at, kind, body, bytes, &e), BRG_E_JOURNAL);
-        if (kind != RECORD_HOLD) assert_int_equal(hub_apply(h, at + 1, kind, body, bytes, &e), BRG_E_JOURNAL);
+        if (kind != RECORD_HOLD)
+            assert_int_equal(hub_apply(h, at + 1, kind, body, bytes, &e), BRG_E_JOURNAL);
         hub_destroy(h);
     }
     kit_close(&k);
@@ -654,7 +664,8 @@ TEST(hub_I11_blobs_that_are_needed_are_named) {
     kit_close(&k);
 }
 
-/* ---- Records ------------------------------------------------------------------------------------ */
+/* ---- Records
+ * ------------------------------------------------------------------------------------ */
 
 TEST(hub_R1_records_have_one_form) {
     struct prng g;
@@ -664,7 +675,8 @@ TEST(hub_R1_records_have_one_form) {
         uint8_t body[400];
         uint16_t kind = (uint16_t)(1 + prng_below(&g, 16));
         size_t n = prng_below(&g, sizeof body);
-        for (size_t k = 0; k < n; k++) body[k] = prng_below(&g, 3) ? (uint8_t)prng_below(&g, 3) : (uint8_t)prng_u64(&g);
+        for (size_t k = 0; k < n; k++)
+            body[k] = prng_below(&g, 3) ? (uint8_t)prng_below(&g, 3) : (uint8_t)prng_u64(&g);
         struct hub_record r;
         if (hub_record_decode(kind, body, n, &r, &e) != BRG_OK) continue;
         struct buf b;

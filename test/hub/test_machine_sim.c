@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine under a small simulated world: sites that crash, come back from old checkpoints, run twice,
- * leave; messages that are lost, doubled and late; a hub that dies before or after its records are durable;
- * an operator who discards and rolls back. A seed chooses everything.
+/* The machine under a small simulated world: sites that crash, come back from old checkpoints, run
+ * twice, leave; messages that are lost, doubled and late; a hub that dies before or after its
+ * records are durable; an operator who discards and rolls back. A seed chooses everything.
  *
  * The oracle is a counting model: training position p adds 1 to parameter p, a delta is a vector of
  * counts, a merge adds. At every step the head's model must be 1 where the ledger says MERGED and 0
- * elsewhere; at the end every position is 1 or skipped. First safety under faults; then faults stop and the
- * run must complete. */
+ * elsewhere; at the end every position is 1 or skipped. First safety under faults; then faults
+ * stop and the run must complete. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,8 +14,16 @@
 #include "machine_kit.h"
 
 enum {
-    SITES = 3, POS = 96, EPOCHS = 2, PROCS = 160, DIDS = 2000, VERSIONS = 1000, EVENTS = 4096,
-    FAULTS_END = 1500, TIME_END = 40000, SEGMENT = 12,
+    SITES = 3,
+    POS = 96,
+    EPOCHS = 2,
+    PROCS = 160,
+    DIDS = 2000,
+    VERSIONS = 1000,
+    EVENTS = 4096,
+    FAULTS_END = 1500,
+    TIME_END = 40000,
+    SEGMENT = 12,
 };
 
 struct held {
@@ -65,6 +73,7 @@ struct world {
     uint32_t plan_did[64], plan_count;
     time_ns down_until, start;
     double p_lose, p_double, p_crash, p_hub;
+    uint32_t gone; /* a site that is never heard of again once the faults stop; 0: none */
     uint64_t crashes, hub_crashes, rejected, rollbacks, doubled, restores, zombies; /* marks */
 };
 
@@ -80,7 +89,8 @@ static bool faults(const struct world *w) {
     return w->k.now < w->start + (time_ns)FAULTS_END * NS_PER_S;
 }
 
-/* ---- Events: a heap by (time, order) -------------------------------------------------------------- */
+/* ---- Events: a heap by (time, order)
+ * -------------------------------------------------------------- */
 
 static bool earlier(const struct event *a, const struct event *b) {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
@@ -118,7 +128,8 @@ static double delay(struct world *w) {
     return 0.01 + prng_unit(&w->g) * 0.5;
 }
 
-/* ---- Sites ---------------------------------------------------------------------------------------- */
+/* ---- Sites
+ * ---------------------------------------------------------------------------------------- */
 
 static const char *const site_names[SITES + 1] = {"", "alpha", "beta", "gamma"};
 
@@ -212,8 +223,9 @@ static void proc_cut(struct world *w, struct proc *p) {
                 c->skips[c->skips_count].position = pos;
                 memcpy(c->skips[c->skips_count++].reason, "nan", 4);
                 c->tokens -= KIT_SEQ_LEN;
-                /* The same position of two epochs in one manifest: which one is skipped is the hub's
-                 * choice, so this simulation lets one be ambiguous only where it does not matter. */
+                /* The same position of two epochs in one manifest: which one is skipped is the
+                 * hub's choice, so this simulation lets one be ambiguous only where it does not
+                 * matter. */
                 for (uint32_t m = 0; m < i; m++)
                     for (uint64_t o = 0; o < p->held[m].done; o++)
                         if (position_at(&p->held[m].l, o) == pos) goto unambiguous;
@@ -236,7 +248,8 @@ static void proc_join(struct world *w, struct proc *p) {
     q.u.join.version_seen = p->head;
     q.u.join.resume_count = p->held_count;
     for (uint32_t i = 0; i < p->held_count; i++)
-        q.u.join.resume[i] = (struct wire_part){p->held[i].l.tok, p->held[i].l.nonce, p->held[i].done};
+        q.u.join.resume[i] =
+            (struct wire_part){p->held[i].l.tok, p->held[i].l.nonce, p->held[i].done};
     proc_ask(w, p, &q);
 }
 
@@ -310,7 +323,8 @@ static void proc_wake(struct world *w, uint32_t n) {
     event_add(w, (struct event){.kind = EV_WAKE, .proc = n}, 0.5 + prng_unit(&w->g));
 }
 
-/* ---- Answers at the site -------------------------------------------------------------------------- */
+/* ---- Answers at the site
+ * -------------------------------------------------------------------------- */
 
 static void answer_join(struct proc *p, const struct wire_join_answer *a) {
     p->joined = true;
@@ -344,7 +358,8 @@ static void answer_beat(struct world *w, struct proc *p, const struct wire_heart
         for (uint32_t k = 0; k < p->held_count; k++) {
             struct held *h = &p->held[k];
             uint64_t keep = a->leases[i].keep;
-            if (h->l.tok != a->leases[i].tok || keep < h->done || keep == 0 || keep >= h->l.count) continue;
+            if (h->l.tok != a->leases[i].tok || keep < h->done || keep == 0 || keep >= h->l.count)
+                continue;
             uint64_t left = keep; /* cut in memory first, then say so */
             h->l.count = keep;
             for (uint32_t r = 0; r < h->l.ranges_count; r++) {
@@ -379,7 +394,8 @@ static void proc_answer(struct world *w, uint32_t n, const struct wire_answer *a
     if (a->kind == WIRE_HEARTBEAT) {
         if (a->code == WIRE_OK && p->joined) answer_beat(w, p, &a->u.heartbeat);
     } else {
-        if (!p->waiting || a->req != p->sent.req || a->kind != p->sent.kind) return; /* late, or again */
+        if (!p->waiting || a->req != p->sent.req || a->kind != p->sent.kind)
+            return; /* late, or again */
         p->waiting = false;
     }
     assert_true(a->code != WIRE_KEY_REUSED);
@@ -404,7 +420,8 @@ static void proc_answer(struct world *w, uint32_t n, const struct wire_answer *a
     }
 }
 
-/* ---- The hub -------------------------------------------------------------------------------------- */
+/* ---- The hub
+ * -------------------------------------------------------------------------------------- */
 
 struct seen {
     const struct counts *model;
@@ -412,8 +429,8 @@ struct seen {
     uint64_t skipped;
 };
 
-static void extent_seen(void *user, enum extent_state state, struct lease_span span, uint64_t version,
-                        uint32_t crashes) {
+static void extent_seen(void *user, enum extent_state state, struct lease_span span,
+                        uint64_t version, uint32_t crashes) {
     struct seen *s = user;
     (void)version;
     (void)crashes;
@@ -519,10 +536,15 @@ static void quarantine_decide(struct world *w) {
     }
 }
 
-/* Processes are started (sometimes beside one that runs already), told to leave; the operator acts. */
+/* Processes are started (sometimes beside one that runs already), told to leave; the operator
+ * acts. */
 static void world_turn(struct world *w) {
     for (uint32_t s = 1; s <= SITES; s++) {
         struct proc *p = site_alive(w, s);
+        if (s == w->gone && !faults(w)) {
+            if (p) p->alive = false;
+            continue;
+        }
         if (!p && (chance(w, 0.3) || !faults(w))) proc_start(w, s);
         if (!faults(w)) continue;
         if (p && chance(w, 0.01) && w->procs < PROCS - SITES) proc_start(w, s); /* a twin */
@@ -569,10 +591,11 @@ static void world_step(struct world *w) {
 
 static void world_end(struct world *w) {
     struct hub_view v = kit_view(&w->k);
-    if (!v.complete) printf("head=%llu available=%llu leased=%llu staged=%llu merged=%llu quarantined=%llu\n",
-                            (unsigned long long)v.head, (unsigned long long)v.counts.available,
-                            (unsigned long long)v.counts.leased, (unsigned long long)v.counts.staged,
-                            (unsigned long long)v.counts.merged, (unsigned long long)v.counts.quarantined);
+    if (!v.complete)
+        printf("head=%llu available=%llu leased=%llu staged=%llu merged=%llu quarantined=%llu\n",
+               (unsigned long long)v.head, (unsigned long long)v.counts.available,
+               (unsigned long long)v.counts.leased, (unsigned long long)v.counts.staged,
+               (unsigned long long)v.counts.merged, (unsigned long long)v.counts.quarantined);
     assert_true(v.complete); /* L1 */
     assert_int_equal(v.counts.merged + v.counts.skipped, EPOCHS * POS);
     for (uint32_t i = 0; i < w->dids; i++) { /* I10: what was acknowledged is known */
@@ -609,10 +632,12 @@ static void run_seed(uint64_t seed, struct marks *m) {
     w->p_lose = chance(w, 0.5) ? prng_unit(&w->g) * 0.3 : 0;
     w->p_double = chance(w, 0.5) ? prng_unit(&w->g) * 0.5 : 0;
     w->p_crash = chance(w, 0.7) ? prng_unit(&w->g) * 0.02 : 0;
+    w->gone = below(w, SITES + 1);
     w->p_hub = chance(w, 0.5) ? prng_unit(&w->g) * 0.02 : 0;
     event_add(w, (struct event){.kind = EV_WORLD}, 0);
     event_add(w, (struct event){.kind = EV_TICK}, 0);
-    while (w->k.now < w->start + (time_ns)TIME_END * NS_PER_S && !(hub_complete(w->k.h) && !faults(w)))
+    while (w->k.now < w->start + (time_ns)TIME_END * NS_PER_S &&
+           !(hub_complete(w->k.h) && !faults(w)))
         world_step(w);
     m->crashes += w->crashes;
     m->hub_crashes += w->hub_crashes;
@@ -635,10 +660,13 @@ TEST_TIMEOUT(hub_L1_random_worlds_count_each_position_once, 300) {
         printf("seed=%llu\n", (unsigned long long)seed);
         run_seed(seed, &m);
     }
-    printf("crashes=%llu hub_crashes=%llu rejected=%llu rollbacks=%llu doubled=%llu restores=%llu zombies=%llu "
-           "records=%llu\n", (unsigned long long)m.crashes, (unsigned long long)m.hub_crashes,
-           (unsigned long long)m.rejected, (unsigned long long)m.rollbacks, (unsigned long long)m.doubled,
-           (unsigned long long)m.restores, (unsigned long long)m.zombies, (unsigned long long)m.records);
+    printf("crashes=%llu hub_crashes=%llu rejected=%llu rollbacks=%llu doubled=%llu restores=%llu "
+           "zombies=%llu "
+           "records=%llu\n",
+           (unsigned long long)m.crashes, (unsigned long long)m.hub_crashes,
+           (unsigned long long)m.rejected, (unsigned long long)m.rollbacks,
+           (unsigned long long)m.doubled, (unsigned long long)m.restores,
+           (unsigned long long)m.zombies, (unsigned long long)m.records);
     if (count < 300) return;
     /* The world is as hostile as it claims. */
     assert_true(m.crashes > 300);

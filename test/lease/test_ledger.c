@@ -16,20 +16,29 @@ static struct ledger *fresh(uint64_t positions) {
     return l;
 }
 
-static enum lease_fault grant(struct ledger *l, uint64_t tok, uint32_t site, uint64_t start, uint64_t count) {
+static enum lease_fault grant(struct ledger *l, uint64_t tok, uint32_t site, uint64_t start,
+                              uint64_t count) {
     struct lease_span span = {start, count};
-    struct lease_grant g = {.tok = tok, .nonce = tok * 7, .req = tok, .site = site, .inc = 1,
-                            .epoch = 0, .spans_count = 1, .spans = &span};
+    struct lease_grant g = {.tok = tok,
+                            .nonce = tok * 7,
+                            .req = tok,
+                            .site = site,
+                            .inc = 1,
+                            .epoch = 0,
+                            .spans_count = 1,
+                            .spans = &span};
     return ledger_grant(l, &g);
 }
 
 static struct lease_stage stage_of(uint8_t n, uint32_t site, const struct lease_part *parts,
                                    uint32_t count) {
-    struct lease_stage s = {.did = did(n), .site = site, .inc = 1, .parts_count = count, .parts = parts};
+    struct lease_stage s = {
+        .did = did(n), .site = site, .inc = 1, .parts_count = count, .parts = parts};
     return s;
 }
 
-static enum lease_fault stage(struct ledger *l, uint8_t n, uint32_t site, uint64_t tok, uint64_t done) {
+static enum lease_fault stage(struct ledger *l, uint8_t n, uint32_t site, uint64_t tok,
+                              uint64_t done) {
     struct lease_part p = {tok, tok * 7, done};
     struct lease_stage s = stage_of(n, site, &p, 1);
     return ledger_stage(l, &s);
@@ -163,7 +172,8 @@ TEST(lease_I4_a_lease_is_consumed_once) {
 TEST(lease_keep_rest_goes_on_as_a_new_lease) {
     struct ledger *l = fresh(100);
     struct lease_span spans[] = {{50, 10}, {0, 10}};
-    struct lease_grant g = {.tok = 1, .nonce = 7, .site = 1, .inc = 1, .spans_count = 2, .spans = spans};
+    struct lease_grant g = {
+        .tok = 1, .nonce = 7, .site = 1, .inc = 1, .spans_count = 2, .spans = spans};
     assert_int_equal(ledger_grant(l, &g), LEASE_FINE);
     struct lease_part p = {1, 7, 14};
     struct lease_stage s = stage_of(1, 1, &p, 1);
@@ -192,7 +202,8 @@ TEST(lease_keep_rest_goes_on_as_a_new_lease) {
 TEST(lease_shrink_frees_the_end_in_order_of_work) {
     struct ledger *l = fresh(100);
     struct lease_span spans[] = {{50, 10}, {0, 10}};
-    struct lease_grant g = {.tok = 1, .nonce = 7, .site = 1, .inc = 1, .spans_count = 2, .spans = spans};
+    struct lease_grant g = {
+        .tok = 1, .nonce = 7, .site = 1, .inc = 1, .spans_count = 2, .spans = spans};
     assert_int_equal(ledger_grant(l, &g), LEASE_FINE);
     assert_int_equal(ledger_shrink(l, 1, 20), LEASE_TOO_LONG);
     assert_int_equal(ledger_shrink(l, 1, 0), LEASE_TOO_LONG);
@@ -235,7 +246,11 @@ TEST(lease_I12_rejected_and_discarded_deltas_have_no_position) {
     assert_int_equal(grant(l, 2, 1, 10, 10), LEASE_FINE);
     assert_int_equal(grant(l, 3, 2, 20, 10), LEASE_FINE);
     uint64_t freed[] = {1, 3};
-    struct lease_reject r = {.did = did(1), .site = 1, .inc = 1, .freed_count = 2, .freed = freed,
+    struct lease_reject r = {.did = did(1),
+                             .site = 1,
+                             .inc = 1,
+                             .freed_count = 2,
+                             .freed = freed,
                              .reason = "too stale"};
     struct hash before = state_of(l);
     assert_int_equal(ledger_reject(l, &r), LEASE_FOREIGN);
@@ -259,7 +274,8 @@ TEST(lease_merge_takes_all_or_none) {
     assert_int_equal(grant(l, 2, 1, 10, 10), LEASE_FINE);
     assert_int_equal(stage(l, 1, 1, 1, 10), LEASE_FINE);
     assert_int_equal(stage(l, 2, 1, 2, 10), LEASE_FINE);
-    struct id128 twice[] = {did(1), did(2), did(1)}, unknown[] = {did(1), did(9)}, both[] = {did(2), did(1)};
+    struct id128 twice[] = {did(1), did(2), did(1)}, unknown[] = {did(1), did(9)},
+                 both[] = {did(2), did(1)};
     struct hash before = state_of(l);
     assert_int_equal(ledger_merge(l, 1, twice, 3), LEASE_BAD_DELTA);
     assert_int_equal(ledger_merge(l, 1, unknown, 2), LEASE_BAD_DELTA);
@@ -325,7 +341,8 @@ TEST(lease_quarantine_after_three_crashes_waits_for_a_decision) {
         struct lease_span spans[LEASE_SPANS_MAX];
         uint32_t n = ledger_choose(l, 0, 40, 3, 4, spans);
         assert_int_equal(n, 1);
-        /* Before the last chance the piece gets small: the third crash costs 4 positions, not 40. */
+        /* Before the last chance the piece gets small: the third crash costs 4 positions, not 40.
+         * */
         assert_int_equal(spans[0].count, tok < 3 ? 40 : 4);
         assert_int_equal(grant(l, tok, 1, spans[0].start, spans[0].count), LEASE_FINE);
         assert_int_equal(ledger_free(l, tok, true, 3, &quarantined), LEASE_FINE);
@@ -333,7 +350,8 @@ TEST(lease_quarantine_after_three_crashes_waits_for_a_decision) {
     assert_int_equal(quarantined, 4);
     assert_counts(l, 96, 0, 0, 0, 0, 4);
     assert_int_equal(grant(l, 4, 1, 0, 4), LEASE_BAD_SPAN);
-    assert_int_equal(ledger_decide(l, 0, (struct lease_span){0, 5}, true, "poison"), LEASE_BAD_SPAN);
+    assert_int_equal(ledger_decide(l, 0, (struct lease_span){0, 5}, true, "poison"),
+                     LEASE_BAD_SPAN);
     assert_int_equal(ledger_decide(l, 0, (struct lease_span){0, 1}, true, "poison"), LEASE_FINE);
     assert_int_equal(ledger_decide(l, 0, (struct lease_span){1, 3}, false, ""), LEASE_FINE);
     assert_counts(l, 99, 0, 0, 0, 1, 0);
@@ -352,7 +370,8 @@ TEST(lease_final_deltas_are_forgotten_in_order_of_age) {
     size_t bytes = ledger_bytes(l);
     for (uint32_t i = 0; i < LEDGER_FINAL_MAX + 11; i++) {
         put_le32(r.did.v, i + 1);
-        assert_true((ledger_delta_find(l, &r.did) != NULL) == (i >= 10 && i < LEDGER_FINAL_MAX + 10));
+        assert_true((ledger_delta_find(l, &r.did) != NULL) ==
+                    (i >= 10 && i < LEDGER_FINAL_MAX + 10));
     }
     for (uint32_t i = 0; i < 1000; i++) {
         put_le32(r.did.v, LEDGER_FINAL_MAX + 11 + i);
@@ -373,8 +392,12 @@ TEST(lease_an_epoch_of_1e9_samples_takes_less_than_a_megabyte) {
         uint64_t start = (uint64_t)i * LEASE, left = positions - start;
         uint64_t tok = i + 1;
         struct lease_span span = {start, left < LEASE ? left : LEASE};
-        struct lease_grant g = {.tok = tok, .nonce = tok * 7, .site = 1 + i % 3, .inc = 1,
-                                .spans_count = 1, .spans = &span};
+        struct lease_grant g = {.tok = tok,
+                                .nonce = tok * 7,
+                                .site = 1 + i % 3,
+                                .inc = 1,
+                                .spans_count = 1,
+                                .spans = &span};
         assert_int_equal(ledger_grant(l, &g), LEASE_FINE);
         struct lease_part p = {tok, tok * 7, span.count};
         struct lease_stage s = {.site = g.site, .inc = 1, .parts_count = 1, .parts = &p};
@@ -387,8 +410,8 @@ TEST(lease_an_epoch_of_1e9_samples_takes_less_than_a_megabyte) {
     struct buf b;
     buf_init(&b, 1 << 20);
     ledger_checkpoint_encode(l, version, false, &b);
-    printf("extents=%llu memory=%zu checkpoint=%zu\n", (unsigned long long)merged_extents, ledger_bytes(l),
-           b.bytes_count);
+    printf("extents=%llu memory=%zu checkpoint=%zu\n", (unsigned long long)merged_extents,
+           ledger_bytes(l), b.bytes_count);
     assert_int_equal(merged_extents, LEASES);
     assert_true(ledger_bytes(l) <= 1 << 20);
     assert_true(b.bytes_count <= 64 << 10);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ledger against a naive model: one struct a position, no ranges, no tree, no joining. Random
- * operations, with the hostile ones among them (foreign leases, wrong nonces, too long, twice, ended),
- * must be accepted by both or refused by both, and leave the same states behind. */
+ * operations, with the hostile ones among them (foreign leases, wrong nonces, too long, twice,
+ * ended), must be accepted by both or refused by both, and leave the same states behind. */
 #include <stdio.h>
 #include <string.h>
 
@@ -58,7 +58,8 @@ static void place_free(struct place *p) {
     p->skip = false;
 }
 
-/* ---- One operation on both ---------------------------------------------------------------------- */
+/* ---- One operation on both
+ * ---------------------------------------------------------------------- */
 
 static void op_grant(struct pair *t) {
     struct model *m = &t->m;
@@ -72,11 +73,18 @@ static void op_grant(struct pair *t) {
         for (uint32_t i = 0; i < n; i++) spans[i] = (struct lease_span){below(t, POS), below(t, 6)};
     }
     struct mlease *a = &m->lease[m->leases];
-    *a = (struct mlease){.tok = m->tok + below(t, 3), .nonce = prng_u64(&t->g), .site = 1 + below(t, SITES),
+    *a = (struct mlease){.tok = m->tok + below(t, 3),
+                         .nonce = prng_u64(&t->g),
+                         .site = 1 + below(t, SITES),
                          .epoch = epoch};
     a->inc = m->inc[a->site];
-    struct lease_grant g = {.tok = a->tok, .nonce = a->nonce, .site = a->site, .inc = a->inc, .epoch = epoch,
-                            .spans_count = n, .spans = spans};
+    struct lease_grant g = {.tok = a->tok,
+                            .nonce = a->nonce,
+                            .site = a->site,
+                            .inc = a->inc,
+                            .epoch = epoch,
+                            .spans_count = n,
+                            .spans = spans};
     bool fine = n > 0 && epoch < m->epochs && !m->sealed[epoch] && a->tok > m->tok;
     bool used[POS] = {false};
     for (uint32_t i = 0; i < n && fine; i++) {
@@ -152,27 +160,31 @@ static void op_join(struct pair *t) {
     }
 }
 
-static bool model_takes(const struct model *m, const struct lease_stage *s, struct mlease *const *of) {
+static bool model_takes(const struct model *m, const struct lease_stage *s,
+                        struct mlease *const *of) {
     uint64_t done = 0;
     for (uint32_t i = 0; i < s->parts_count; i++) {
         const struct lease_part *p = &s->parts[i];
         for (uint32_t k = 0; k < i; k++)
             if (s->parts[k].tok == p->tok) return false;
-        if (!of[i]->active || of[i]->nonce != p->nonce || of[i]->site != s->site || of[i]->inc != s->inc ||
-            p->done > of[i]->count)
+        if (!of[i]->active || of[i]->nonce != p->nonce || of[i]->site != s->site ||
+            of[i]->inc != s->inc || p->done > of[i]->count)
             return false;
         done += p->done;
     }
     if (done == 0) return false;
     uint32_t last = s->parts_count - 1;
-    if (s->has_rest && (s->parts[last].done == of[last]->count || s->rest_tok <= m->tok)) return false;
+    if (s->has_rest && (s->parts[last].done == of[last]->count || s->rest_tok <= m->tok))
+        return false;
     for (uint32_t i = 0; i < s->skips_count; i++) {
         bool inside = false;
         for (uint32_t k = 0; k < s->parts_count; k++)
             for (uint32_t n = 0; n < s->parts[k].done; n++)
-                inside |= of[k]->epoch == s->skips[i].epoch && of[k]->pos[n] == s->skips[i].position;
+                inside |= of[k]->epoch == s->skips[i].epoch &&
+                          of[k]->pos[n] == s->skips[i].position;
         for (uint32_t k = 0; k < i; k++)
-            if (s->skips[k].epoch == s->skips[i].epoch && s->skips[k].position == s->skips[i].position)
+            if (s->skips[k].epoch == s->skips[i].epoch &&
+                s->skips[k].position == s->skips[i].position)
                 inside = false;
         if (!inside) return false;
     }
@@ -197,9 +209,14 @@ static void model_stage(struct model *m, const struct lease_stage *s, struct mle
         }
         if (!rest) continue;
         struct mlease *b = &m->lease[m->leases++];
-        *b = (struct mlease){.tok = s->rest_tok, .nonce = s->rest_nonce, .site = a->site, .inc = a->inc,
-                             .epoch = a->epoch, .active = true};
-        for (uint32_t n = (uint32_t)s->parts[i].done; n < a->count; n++) b->pos[b->count++] = a->pos[n];
+        *b = (struct mlease){.tok = s->rest_tok,
+                             .nonce = s->rest_nonce,
+                             .site = a->site,
+                             .inc = a->inc,
+                             .epoch = a->epoch,
+                             .active = true};
+        for (uint32_t n = (uint32_t)s->parts[i].done; n < a->count; n++)
+            b->pos[b->count++] = a->pos[n];
         m->tok = s->rest_tok;
     }
     for (uint32_t i = 0; i < s->skips_count; i++)
@@ -214,8 +231,12 @@ static void op_stage(struct pair *t) {
     struct lease_skip skips[3];
     struct mlease *of[3];
     uint32_t at = below(t, m->leases);
-    struct lease_stage s = {.did = did_of(m->deltas), .site = m->lease[at].site, .parts = parts,
-                            .skips = skips, .parts_count = 1 + below(t, 3), .skips_count = below(t, 6) / 4};
+    struct lease_stage s = {.did = did_of(m->deltas),
+                            .site = m->lease[at].site,
+                            .parts = parts,
+                            .skips = skips,
+                            .parts_count = 1 + below(t, 3),
+                            .skips_count = below(t, 6) / 4};
     s.inc = m->inc[s.site] - (below(t, 10) == 0);
     for (uint32_t i = 0; i < s.parts_count; i++) {
         of[i] = &m->lease[at];
@@ -228,7 +249,8 @@ static void op_stage(struct pair *t) {
         }
     }
     for (uint32_t i = 0; i < s.skips_count; i++) {
-        skips[i] = (struct lease_skip){.epoch = of[0]->epoch, .position = below(t, POS), .reason = "nan"};
+        skips[i] =
+            (struct lease_skip){.epoch = of[0]->epoch, .position = below(t, POS), .reason = "nan"};
         if (of[0]->count && below(t, 5)) skips[i].position = of[0]->pos[below(t, of[0]->count)];
     }
     s.has_rest = below(t, 3) == 0;
@@ -251,7 +273,8 @@ static void op_discard(struct pair *t) {
     m->delta[n].state = DELTA_DISCARDED;
     for (uint32_t e = 0; e < m->epochs; e++)
         for (uint32_t p = 0; p < POS; p++)
-            if (m->p[e][p].state == EXTENT_STAGED && m->p[e][p].delta == (int)n) place_free(&m->p[e][p]);
+            if (m->p[e][p].state == EXTENT_STAGED && m->p[e][p].delta == (int)n)
+                place_free(&m->p[e][p]);
 }
 
 static void op_merge(struct pair *t) {
@@ -313,11 +336,14 @@ static void op_rare(struct pair *t) {
     }
     if (below(t, 3) == 0 && e < m->epochs) { /* an operator decides on one position */
         uint32_t p = below(t, POS);
-        for (uint32_t i = 0; i < POS && m->p[e][p].state != EXTENT_QUARANTINED; i++) p = (p + 1) % POS;
+        for (uint32_t i = 0; i < POS && m->p[e][p].state != EXTENT_QUARANTINED; i++)
+            p = (p + 1) % POS;
         bool fine = m->p[e][p].state == EXTENT_QUARANTINED, skip = below(t, 2);
-        assert_int_equal(ledger_decide(t->l, e, (struct lease_span){p, 1}, skip, "op") == LEASE_FINE, fine);
+        assert_int_equal(
+            ledger_decide(t->l, e, (struct lease_span){p, 1}, skip, "op") == LEASE_FINE, fine);
         if (!fine) return;
-        m->p[e][p] = (struct place){.state = skip ? EXTENT_SKIPPED : EXTENT_AVAILABLE, .skip = skip};
+        m->p[e][p] =
+            (struct place){.state = skip ? EXTENT_SKIPPED : EXTENT_AVAILABLE, .skip = skip};
         return;
     }
     if (below(t, 2)) {
@@ -341,7 +367,8 @@ static void op_rare(struct pair *t) {
     for (uint32_t k = 0; k < m->epochs; k++) {
         for (uint32_t p = 0; p < POS; p++) {
             struct place *at = &m->p[k][p];
-            bool later = (at->state == EXTENT_MERGED || at->state == EXTENT_SKIPPED) && at->version > version;
+            bool later = (at->state == EXTENT_MERGED || at->state == EXTENT_SKIPPED) &&
+                         at->version > version;
             if (at->state == EXTENT_LEASED || at->state == EXTENT_STAGED || later) place_free(at);
             if (!later) continue;
             at->crashes = 0;
@@ -366,8 +393,10 @@ static void op_bytes(struct pair *t) {
     ledger_destroy(t->l);
     t->l = copy;
     /* A byte that flipped is refused, or gives a ledger that is sound. */
-    if (below(t, 2)) b.data[below(t, (uint32_t)b.bytes_count)] ^= (uint8_t)(1 + below(t, 255));
-    else b.bytes_count = below(t, (uint32_t)b.bytes_count);
+    if (below(t, 2))
+        b.data[below(t, (uint32_t)b.bytes_count)] ^= (uint8_t)(1 + below(t, 255));
+    else
+        b.bytes_count = below(t, (uint32_t)b.bytes_count);
     r = reader_of(b.data, b.bytes_count);
     if (ledger_decode(&r, EPOCHS, &copy, &e) == BRG_OK) ledger_destroy(copy);
     buf_fini(&b);
@@ -382,14 +411,16 @@ static void op_checkpoint(struct pair *t) {
     struct ledger *copy = NULL;
     struct err e;
     uint64_t version;
-    assert_int_equal(ledger_checkpoint_decode(b.data, b.bytes_count, EPOCHS, &copy, &version, &e), BRG_OK);
+    assert_int_equal(ledger_checkpoint_decode(b.data, b.bytes_count, EPOCHS, &copy, &version, &e),
+                     BRG_OK);
     assert_int_equal(version, t->m.version);
     ledger_check(copy);
     ledger_checkpoint_encode(copy, version, false, &again);
     assert_int_equal(b.bytes_count, again.bytes_count);
     assert_memory_equal(b.data, again.data, b.bytes_count);
     for (uint32_t k = 0; k < t->m.epochs; k++)
-        assert_int_equal(ledger_count(copy, k, EXTENT_MERGED), ledger_count(t->l, k, EXTENT_MERGED));
+        assert_int_equal(ledger_count(copy, k, EXTENT_MERGED),
+                         ledger_count(t->l, k, EXTENT_MERGED));
     ledger_destroy(copy);
     b.data[below(t, (uint32_t)b.bytes_count)] ^= (uint8_t)(1 + below(t, 255));
     if (ledger_checkpoint_decode(b.data, b.bytes_count, EPOCHS, &copy, &version, &e) == BRG_OK) {
@@ -400,22 +431,24 @@ static void op_checkpoint(struct pair *t) {
     buf_fini(&again);
 }
 
-/* ---- Comparing ---------------------------------------------------------------------------------- */
+/* ---- Comparing
+ * ---------------------------------------------------------------------------------- */
 
 struct walk {
     const struct model *m;
     uint32_t epoch, pos, counts[EXTENT_STATES];
 };
 
-static void walk_extent(void *user, enum extent_state state, struct lease_span span, uint64_t version,
-                        uint32_t crashes) {
+static void walk_extent(void *user, enum extent_state state, struct lease_span span,
+                        uint64_t version, uint32_t crashes) {
     struct walk *w = user;
     assert_int_equal(span.start, w->pos);
     for (uint64_t i = 0; i < span.count; i++, w->pos++) {
         const struct place *p = &w->m->p[w->epoch][w->pos];
         assert_int_equal(p->state, state);
         assert_int_equal(p->crashes, crashes);
-        if (state == EXTENT_MERGED || state == EXTENT_SKIPPED) assert_int_equal(p->version, version);
+        if (state == EXTENT_MERGED || state == EXTENT_SKIPPED)
+            assert_int_equal(p->version, version);
         w->counts[state]++;
     }
 }
@@ -452,16 +485,26 @@ static void run_seed(uint64_t seed, uint32_t operations) {
     t->m.epochs = 1;
     for (uint32_t i = 0; i < operations; i++) {
         uint32_t what = below(t, 100);
-        if (what < 35) op_grant(t);
-        else if (what < 43) op_free(t);
-        else if (what < 48) op_shrink(t);
-        else if (what < 50) op_join(t);
-        else if (what < 78) op_stage(t);
-        else if (what < 81) op_discard(t);
-        else if (what < 92) op_merge(t);
-        else if (what < 97) op_rare(t);
-        else if (what < 99) op_bytes(t);
-        else op_checkpoint(t);
+        if (what < 35)
+            op_grant(t);
+        else if (what < 43)
+            op_free(t);
+        else if (what < 48)
+            op_shrink(t);
+        else if (what < 50)
+            op_join(t);
+        else if (what < 78)
+            op_stage(t);
+        else if (what < 81)
+            op_discard(t);
+        else if (what < 92)
+            op_merge(t);
+        else if (what < 97)
+            op_rare(t);
+        else if (what < 99)
+            op_bytes(t);
+        else
+            op_checkpoint(t);
         compare(t);
     }
     ledger_destroy(t->l);
@@ -475,7 +518,8 @@ TEST(lease_I8_random_operations_agree_with_a_naive_model) {
     }
 }
 
-/* ---- All small cases ---------------------------------------------------------------------------- */
+/* ---- All small cases
+ * ---------------------------------------------------------------------------- */
 
 enum { SMALL = 3, DEPTH = 7 };
 
@@ -503,12 +547,18 @@ static struct ledger *clone(const struct ledger *l) {
     return copy;
 }
 
-/* Commit the first `done` of any lease ever given, whoever asks: the network may deliver anything. */
+/* Commit the first `done` of any lease ever given, whoever asks: the network may deliver anything.
+ * */
 static bool small_stage(struct ledger *l, struct ghost *g, uint64_t tok, uint32_t done, bool rest) {
     const struct lease *a = ledger_lease_find(l, tok);
     struct lease_part p = {tok, tok, done};
-    struct lease_stage s = {.did = did_of(g->deltas), .site = 1, .inc = 1, .parts_count = 1, .parts = &p,
-                            .has_rest = rest, .rest_tok = ledger_tok_last(l) + 1};
+    struct lease_stage s = {.did = did_of(g->deltas),
+                            .site = 1,
+                            .inc = 1,
+                            .parts_count = 1,
+                            .parts = &p,
+                            .has_rest = rest,
+                            .rest_tok = ledger_tok_last(l) + 1};
     s.rest_nonce = s.rest_tok;
     memset(g->content[g->deltas], 0, SMALL);
     uint32_t left = done;
@@ -528,7 +578,8 @@ static bool small_merge(struct ledger *l, struct ghost *g, bool only_first) {
     for (const struct delta *d = ledger_staged_first(l); d; d = d->list_next) {
         if (only_first && n > 0) break;
         dids[n++] = d->did;
-        for (uint32_t p = 0; p < SMALL; p++) g->in[g->next][p] += g->content[get_le32(d->did.v) - 1][p];
+        for (uint32_t p = 0; p < SMALL; p++)
+            g->in[g->next][p] += g->content[get_le32(d->did.v) - 1][p];
     }
     if (n == 0 || ledger_merge(l, g->next, dids, n) != LEASE_FINE) return false;
     g->head = g->next++;
@@ -542,12 +593,15 @@ static bool small_op(struct ledger *l, struct ghost *g, uint32_t op, uint32_t ar
     case 0: { /* grant 1 or 2 */
         uint32_t n = ledger_choose(l, 0, 1 + arg, 0, 0, spans);
         uint64_t tok = ledger_tok_last(l) + 1;
-        struct lease_grant q = {.tok = tok, .nonce = tok, .site = 1, .inc = 1, .spans_count = n, .spans = spans};
+        struct lease_grant q = {
+            .tok = tok, .nonce = tok, .site = 1, .inc = 1, .spans_count = n, .spans = spans};
         if (n == 0 || arg > 1 || ledger_grant(l, &q) != LEASE_FINE) return false;
         g->toks[g->toks_count++] = tok;
         return true;
     }
-    case 1: return arg < g->toks_count && ledger_free(l, g->toks[arg], false, 0, &quarantined) == LEASE_FINE;
+    case 1:
+        return arg < g->toks_count &&
+               ledger_free(l, g->toks[arg], false, 0, &quarantined) == LEASE_FINE;
     case 2: return arg < g->toks_count && small_stage(l, g, g->toks[arg], 1, false);
     case 3: return arg < g->toks_count && small_stage(l, g, g->toks[arg], 2, false);
     case 4: return arg < g->toks_count && small_stage(l, g, g->toks[arg], 1, true);
@@ -568,8 +622,8 @@ static bool small_op(struct ledger *l, struct ghost *g, uint32_t op, uint32_t ar
     }
 }
 
-static void small_walk(void *user, enum extent_state state, struct lease_span span, uint64_t version,
-                       uint32_t crashes) {
+static void small_walk(void *user, enum extent_state state, struct lease_span span,
+                       uint64_t version, uint32_t crashes) {
     const struct ghost *g = user;
     (void)version;
     (void)crashes;
@@ -577,7 +631,8 @@ static void small_walk(void *user, enum extent_state state, struct lease_span sp
         assert_int_equal(g->in[g->head][p], state == EXTENT_MERGED ? 1 : 0);
 }
 
-static void small_all(const struct ledger *l, const struct ghost *g, uint32_t depth, uint32_t branch) {
+static void small_all(const struct ledger *l, const struct ghost *g, uint32_t depth,
+                      uint32_t branch) {
     if (depth == 0) return;
     for (uint32_t op = 0; op < 8; op++) {
         for (uint32_t arg = 0; arg < 4; arg++) {
