@@ -65,28 +65,28 @@ enum brg_result {
 struct brg_site; /* opaque */
 
 struct brg_options {
-    size_t struct_bytes;      /* set by brg_options_init */
-    const char *hub_url;      /* http://host:port or https://... */
-    const char *site_name;    /* [a-z0-9][a-z0-9_-]*, at most 47 bytes; one process at a time */
-    const char *state_dir;    /* of this site alone, kept from job to job; created */
-    const char *data_dir;     /* the packed data set; NULL: data_fingerprint says which one it is */
-    int32_t data_trusted;     /* 0: the shards are hashed at brg_open; 1: only sizes are looked at */
+    size_t struct_bytes;   /* set by brg_options_init */
+    const char *hub_url;   /* http://host:port or https://... */
+    const char *site_name; /* [a-z0-9][a-z0-9_-]*, at most 47 bytes; one process at a time */
+    const char *state_dir; /* of this site alone, kept from job to job; created */
+    const char *data_dir;  /* the packed data set; NULL: data_fingerprint says which one it is */
+    int32_t data_trusted;  /* 0: the shards are hashed at brg_open; 1: only sizes are looked at */
     const uint8_t *data_fingerprint; /* 32 bytes, where data_dir is NULL */
-    const char *token_file;   /* mode 0600, one line; NULL: none */
-    uint64_t batch_samples;   /* samples of one optimizer step over all ranks, for planning */
-    int64_t timeout_ns;       /* the one setting behind all network time limits; 30 s */
+    const char *token_file;          /* mode 0600, one line; NULL: none */
+    uint64_t batch_samples;      /* samples of one optimizer step over all ranks, for planning */
+    int64_t timeout_ns;          /* the one setting behind all network time limits; 30 s */
     int64_t checkpoint_every_ns; /* how much work a kill may cost; 60 s */
-    uint64_t warmup_steps;    /* local ramp of a site that joins a run under way; 20 */
-    uint64_t seed;            /* 0: from the system */
-    const volatile int *cancel; /* NULL, or: not 0 means as after brg_drain; also ends brg_open */
+    uint64_t warmup_steps;       /* local ramp of a site that joins a run under way; 20 */
+    uint64_t seed;               /* 0: from the system */
+    const volatile int *cancel;  /* NULL, or: not 0 means as after brg_drain; also ends brg_open */
 };
 
 struct brg_run { /* the run's settings, the same for every site */
     size_t struct_bytes;
     uint64_t parameters, positions, seq_len, vocab_size, epochs;
-    uint64_t steps_per_round; /* nominal */
+    uint64_t steps_per_round;                     /* nominal */
     double beta1, beta2, eps, weight_decay, clip; /* AdamW */
-    double lr;                /* peak */
+    double lr;                                    /* peak */
 };
 
 struct brg_tensor { /* one parameter, in the order of the weights vector */
@@ -103,25 +103,27 @@ struct brg_trainer {
     size_t struct_bytes;
     const struct brg_tensor *tensors; /* borrowed during brg_join */
     size_t tensors_count;
-    float *weights;               /* all tensors, one after another; NULL: the library allocates */
-    const struct brg_array *arrays; /* the list is borrowed during brg_join, the data until brg_close */
+    float *weights; /* all tensors, one after another; NULL: the library allocates */
+    const struct brg_array
+        *arrays; /* the list is borrowed during brg_join, the data until brg_close */
     size_t arrays_count;
-    uint64_t *counters;           /* step counts and the like; until brg_close */
+    uint64_t *counters; /* step counts and the like; until brg_close */
     size_t counters_count;
 };
 
-enum brg_changed { /* bits of brg_sync's out_changed */
-    BRG_CHANGED_WEIGHTS = 1, /* other ranks need the weights again */
-    BRG_CHANGED_HANDED_IN = 2,
-    BRG_CHANGED_RESET = 4    /* work was refused: the weights went back, its samples come again */
+enum brg_changed {                          /* bits of brg_sync's out_changed */
+                   BRG_CHANGED_WEIGHTS = 1, /* other ranks need the weights again */
+                   BRG_CHANGED_HANDED_IN = 2,
+                   BRG_CHANGED_RESET =
+                       4 /* work was refused: the weights went back, its samples come again */
 };
 
 struct brg_figures {
     size_t struct_bytes;
-    uint64_t version, head;       /* taken in; known to exist */
-    uint64_t global_tokens;       /* behind `version` */
-    uint64_t steps, samples;      /* of this site, over all its processes */
-    uint64_t leased;              /* samples at hand */
+    uint64_t version, head;  /* taken in; known to exist */
+    uint64_t global_tokens;  /* behind `version` */
+    uint64_t steps, samples; /* of this site, over all its processes */
+    uint64_t leased;         /* samples at hand */
     uint64_t segment_steps, steps_target;
     uint64_t pending, merged, refused; /* contributions */
     double tokens_per_s, loss;
@@ -131,6 +133,8 @@ struct brg_figures {
 
 BRG_API void brg_options_init(struct brg_options *o);
 BRG_API const char *brg_version(void);
+/* error, warn, info, debug or trace; for the whole process. USAGE: none of these. */
+BRG_API int brg_log_level(const char *name);
 /* "E_NET" and "the other side cannot be reached"; static storage, any thread. */
 BRG_API const char *brg_status_name(int status);
 BRG_API const char *brg_status_sentence(int status);
@@ -143,7 +147,8 @@ BRG_API int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg
                      char *why, size_t why_bytes);
 /* The model's config.json; borrowed until brg_close. */
 BRG_API const char *brg_model_json(const struct brg_site *s);
-BRG_API int brg_run(const struct brg_site *s, struct brg_run *out); /* out->struct_bytes is set before */
+BRG_API int brg_run(const struct brg_site *s,
+                    struct brg_run *out); /* out->struct_bytes is set before */
 
 /* Restores weights, arrays and counters from the local checkpoint where there is one, joins the run,
  * and otherwise loads the newest global weights (arrays and counters then keep what the caller put

@@ -29,7 +29,8 @@ static const char HELP[] =
     "  --batch N            samples of one optimizer step (default 8)\n"
     "  --micro-batch N      samples in memory at once (default: the batch)\n"
     "  --threads N          worker threads (default: the processors of this process)\n"
-    "  --throttle F         compute only this share of the time, 0 < F <= 1 (plays a slower machine)\n"
+    "  --throttle F         compute only this share of the time, 0 < F <= 1 (plays a slower "
+    "machine)\n"
     "  --time-limit T       stop in good order after this time: 30m, 11h\n"
     "  --grace T            longest wait for the last hand-in when stopping (default 25s)\n"
     "  --checkpoint-every T work that a kill may cost (default 60s)\n"
@@ -40,13 +41,16 @@ static const char HELP[] =
     "  --seed N             of jitter and names (default: from the system)\n"
     "  --log-level L        error warn info debug trace (default info)\n"
     "\n"
-    "SIGTERM, SIGUSR1 and SIGINT end it in good order: it hands in what it has, gives unused samples\n"
-    "back, saves, and exits with 0. Start it again with the same --state to go on. Exit status 0 also when\n"
+    "SIGTERM, SIGUSR1 and SIGINT end it in good order: it hands in what it has, gives unused "
+    "samples\n"
+    "back, saves, and exits with 0. Start it again with the same --state to go on. Exit status 0 "
+    "also when\n"
     "the run is complete; see docs/exit-status.md for the others.\n"
     "\n"
     "examples\n"
     "  beringia site --hub http://localhost:8787 --name a --data data/bytes --state site-a\n"
-    "  beringia site --hub https://hub.example.org --name lumi --data data/bpe --state $SCRATCH/run1 \\\n"
+    "  beringia site --hub https://hub.example.org --name lumi --data data/bpe --state "
+    "$SCRATCH/run1 \\\n"
     "      --batch 64 --micro-batch 8 --time-limit 11h30m --token ~/.config/beringia/token\n";
 
 enum { NONFINITE_MAX = 3 };
@@ -67,7 +71,7 @@ struct job { /* one training under way */
     struct brg_run run;
     struct adamw adamw;
     uint64_t *samples;
-    int32_t *tokens; /* [batch][T+1] */
+    int32_t *tokens;      /* [batch][T+1] */
     uint64_t counters[1]; /* AdamW's step count */
     uint32_t nonfinite;
     time_ns began, stepping_ns; /* stepping includes the throttle: a slower machine steps slowly */
@@ -108,8 +112,11 @@ static enum brg_status trainer_build(struct job *j, struct err *e) {
                                 .threads = (uint32_t)j->args->threads};
     TRY(trainer_create(&o, &j->trainer, e));
     model_tensors(&j->model, &j->table);
-    j->adamw = (struct adamw){.beta1 = j->run.beta1, .beta2 = j->run.beta2, .eps = j->run.eps,
-                              .weight_decay = j->run.weight_decay, .clip = j->run.clip};
+    j->adamw = (struct adamw){.beta1 = j->run.beta1,
+                              .beta2 = j->run.beta2,
+                              .eps = j->run.eps,
+                              .weight_decay = j->run.weight_decay,
+                              .clip = j->run.clip};
     j->samples = mem_alloc(j->args->batch, sizeof *j->samples);
     j->tokens = mem_alloc(j->args->batch * (j->run.seq_len + 1), sizeof *j->tokens);
     return BRG_OK;
@@ -125,18 +132,22 @@ static int join(struct job *j) {
     uint64_t P = trainer_parameters(j->trainer);
     const struct brg_array arrays[] = {{"adamw.m", trainer_m(j->trainer), P},
                                        {"adamw.v", trainer_v(j->trainer), P}};
-    struct brg_trainer t = {.struct_bytes = sizeof t, .tensors = tensors,
-                            .tensors_count = j->table.count, .weights = trainer_theta(j->trainer),
-                            .arrays = arrays, .arrays_count = ARRAY_COUNT(arrays),
-                            .counters = j->counters, .counters_count = ARRAY_COUNT(j->counters)};
+    struct brg_trainer t = {.struct_bytes = sizeof t,
+                            .tensors = tensors,
+                            .tensors_count = j->table.count,
+                            .weights = trainer_theta(j->trainer),
+                            .arrays = arrays,
+                            .arrays_count = ARRAY_COUNT(arrays),
+                            .counters = j->counters,
+                            .counters_count = ARRAY_COUNT(j->counters)};
     int status = brg_join(j->site, &t, -1);
     if (status != BRG_GO) return status;
     trainer_steps_set(j->trainer, j->counters[0]);
     struct brg_figures f = {.struct_bytes = sizeof f};
     brg_status(j->site, &f);
     printf("site %s: joined, version %" PRIu64 ", %" PRIu64 " global tokens, %" PRIu64
-           " parameters, batch %" PRIu64 " x %" PRIu64 " tokens\n", j->args->o.site_name, f.version,
-           f.global_tokens, P, j->args->batch, j->run.seq_len);
+           " parameters, batch %" PRIu64 " x %" PRIu64 " tokens\n",
+           j->args->o.site_name, f.version, f.global_tokens, P, j->args->batch, j->run.seq_len);
     fflush(stdout);
     return BRG_GO;
 }
@@ -161,12 +172,15 @@ static int step(struct job *j, uint64_t count) {
         return brg_step(j->site, count, loss, NULL);
     }
     /* The update changed nothing: the samples are listed as skipped (S6). */
-    log_line(LOG_ERROR, "site", "nonfinite", "step=%" PRIu64 " samples=%" PRIu64 " first_sample=%" PRIu64
-             " last_sample=%" PRIu64 " loss=%g in_row=%u", j->counters[0] + 1, count, j->samples[0],
-             j->samples[count - 1], loss, j->nonfinite + 1);
+    log_line(LOG_ERROR, "site", "nonfinite",
+             "step=%" PRIu64 " samples=%" PRIu64 " first_sample=%" PRIu64 " last_sample=%" PRIu64
+             " loss=%g in_row=%u",
+             j->counters[0] + 1, count, j->samples[0], j->samples[count - 1], loss,
+             j->nonfinite + 1);
     int status = brg_step(j->site, count, 0, "nonfinite");
     if (++j->nonfinite < NONFINITE_MAX) return status;
-    return fail(BRG_FAIL_NONFINITE, "the loss or gradient of three steps in a row is not finite; their "
+    return fail(BRG_FAIL_NONFINITE,
+                "the loss or gradient of three steps in a row is not finite; their "
                 "samples are named above. Lower the learning rate, or look at the data.");
 }
 
@@ -217,7 +231,8 @@ static int run(const struct site_args *a) {
     char why[600] = "";
     struct err e = {0};
     int status = brg_open(&a->o, -1, &j.site, why, sizeof why);
-    if (status == BRG_DRAIN) return BRG_GO; /* asked to stop before the hub was there: nothing to hand in */
+    if (status == BRG_DRAIN)
+        return BRG_GO; /* asked to stop before the hub was there: nothing to hand in */
     if (status != BRG_GO) return fail(status, why);
     status = brg_run(j.site, &j.run);
     if (status == BRG_GO) status = (int)trainer_build(&j, &e);
@@ -230,8 +245,11 @@ static int run(const struct site_args *a) {
     int closed = brg_close(j.site, a->grace);
     if (status <= 0) status = closed;
     if (closed == BRG_FAIL_TIMEOUT)
-        fprintf(stderr, "beringia site: the last work could not be handed in within the grace; it is in %s, "
-                "start again with it\n", a->o.state_dir);
+        fprintf(
+            stderr,
+            "beringia site: the last work could not be handed in within the grace; it is in %s, "
+            "start again with it\n",
+            a->o.state_dir);
     trainer_destroy(j.trainer);
     tensors_fini(&j.table);
     mem_free(j.samples);
@@ -242,9 +260,24 @@ static int run(const struct site_args *a) {
 /* ---- Arguments ----------------------------------------------------------------------------------- */
 
 enum {
-    OPT_HUB = 1, OPT_NAME, OPT_DATA, OPT_STATE, OPT_BATCH, OPT_MICRO, OPT_THREADS, OPT_THROTTLE,
-    OPT_TIME_LIMIT, OPT_GRACE, OPT_CHECKPOINT, OPT_TIMEOUT, OPT_TOKEN, OPT_STEPS, OPT_TRUST,
-    OPT_SEED, OPT_LOG_LEVEL, OPT_HELP
+    OPT_HUB = 1,
+    OPT_NAME,
+    OPT_DATA,
+    OPT_STATE,
+    OPT_BATCH,
+    OPT_MICRO,
+    OPT_THREADS,
+    OPT_THROTTLE,
+    OPT_TIME_LIMIT,
+    OPT_GRACE,
+    OPT_CHECKPOINT,
+    OPT_TIMEOUT,
+    OPT_TOKEN,
+    OPT_STEPS,
+    OPT_TRUST,
+    OPT_SEED,
+    OPT_LOG_LEVEL,
+    OPT_HELP
 };
 static const struct option OPTIONS[] = {
     {"hub", required_argument, NULL, OPT_HUB},
@@ -314,8 +347,8 @@ static bool take_option(struct site_args *a, int option, const char *value) {
 }
 
 static int usage(const char *what, const char *value) {
-    fprintf(stderr, "beringia site: %s%s%.200s; see beringia site --help\n", what, *value ? " " : "",
-            value);
+    fprintf(stderr, "beringia site: %s%s%.200s; see beringia site --help\n", what,
+            *value ? " " : "", value);
     return BRG_E_USAGE;
 }
 

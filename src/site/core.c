@@ -117,8 +117,7 @@ static time_ns backoff(struct site_core *c, uint32_t failures) {
 
 /* The hub was heard, or was not: one line at each change, none in between. */
 static void core_heard(struct site_core *c, struct buf *notes) {
-    if (c->offline)
-        core_note(notes, "lvl=info ev=hub_back text=\"the hub answers again\"");
+    if (c->offline) core_note(notes, "lvl=info ev=hub_back text=\"the hub answers again\"");
     c->offline = false;
     c->failures = 0;
 }
@@ -127,7 +126,8 @@ static void core_unheard(struct site_core *c, struct buf *notes) {
     c->failures++;
     if (c->offline) return;
     c->offline = true;
-    core_note(notes, "lvl=warn ev=hub_unreachable samples_left=%" PRIu64
+    core_note(notes,
+              "lvl=warn ev=hub_unreachable samples_left=%" PRIu64
               " text=\"training goes on with the samples that are leased; trying again for ever\"",
               site_available(c));
 }
@@ -144,7 +144,8 @@ void core_rejoin(struct site_core *c, time_ns now, struct buf *notes) {
     c->control.busy = false;
     c->beat.busy = false;
     c->control_at = now;
-    for (size_t i = 0; i < sizeof c->join_boot.v; i += 8) put_le64(c->join_boot.v + i, prng_u64(&c->prng));
+    for (size_t i = 0; i < sizeof c->join_boot.v; i += 8)
+        put_le64(c->join_boot.v + i, prng_u64(&c->prng));
     if (c->inc == 0) c->join_boot = c->boot;
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         enum site_delta_state s = c->deltas[i].state;
@@ -159,7 +160,8 @@ static bool lease_wanted(const struct site_core *c, time_ns now) {
     uint32_t held = c->leases_count, fresh = 0;
     for (uint32_t i = 0; i < c->deltas_count; i++)
         if (c->deltas[i].state < PENDING_STAGED) held += c->deltas[i].c.parts_count;
-    for (uint32_t i = 0; i < c->leases_count; i++) fresh += c->leases[i].taken < c->leases[i].w.count;
+    for (uint32_t i = 0; i < c->leases_count; i++)
+        fresh += c->leases[i].taken < c->leases[i].w.count;
     if (held >= WIRE_LEASES_MAX) return false;
     return fresh < 2 || site_available(c) < 2 * c->round.steps_target * c->set.batch;
 }
@@ -205,7 +207,8 @@ static void join_fill(struct site_core *c, struct wire_join *j) {
         const struct site_delta *d = &c->deltas[i];
         if (d->state >= PENDING_STAGED) continue;
         for (uint32_t p = 0; p < d->c.parts_count; p++) {
-            if (core_lease_find(c, d->c.parts[p].tok) || j->resume_count == WIRE_LEASES_MAX) continue;
+            if (core_lease_find(c, d->c.parts[p].tok) || j->resume_count == WIRE_LEASES_MAX)
+                continue;
             j->resume[j->resume_count++] = d->c.parts[p];
         }
     }
@@ -284,9 +287,7 @@ static bool control_next(struct site_core *c, time_ns now, struct buf *notes) {
         if (next_question(c, now)) return true;
         core_move(c, SITE_JOINING, notes);
         /* fall through */
-    case SITE_JOINING:
-        join_fill(c, &request_begin(c, now, WIRE_JOIN)->u.join);
-        return true;
+    case SITE_JOINING: join_fill(c, &request_begin(c, now, WIRE_JOIN)->u.join); return true;
     case SITE_SYNCING:
     case SITE_ACTIVE:
     case SITE_LEAVING: return next_member(c, now, notes);
@@ -410,11 +411,14 @@ time_ns site_expiry(const struct site_core *c) {
     time_ns t = TIME_NS_NEVER;
 #define SOONER(x)                                                                                  \
     do {                                                                                           \
-        if ((x) > c->now && (x) < t) t = (x);                                                                    \
+        if ((x) > c->now && (x) < t) t = (x);                                                      \
     } while (0)
     if (c->state == SITE_NEW || c->state >= SITE_GONE) return t;
-    if (c->control.busy) SOONER(c->control.lost ? c->control_at : c->control.deadline);
-    else SOONER(c->control_at > c->lease_at || c->state != SITE_ACTIVE ? c->control_at : c->lease_at);
+    if (c->control.busy)
+        SOONER(c->control.lost ? c->control_at : c->control.deadline);
+    else
+        SOONER(c->control_at > c->lease_at || c->state != SITE_ACTIVE ? c->control_at
+                                                                      : c->lease_at);
     if (joined(c)) SOONER(c->beat.busy ? c->beat.deadline : c->beat_at);
     if (c->deltas_count > 0 && asks_often(c)) SOONER(c->ask_at);
     if (!c->uploading) SOONER(c->upload_at);
@@ -525,7 +529,8 @@ static void timers(struct site_core *c, time_ns now, struct site_out *out) {
     }
 }
 
-void site_step(struct site_core *c, time_ns now, const struct site_event *ev, struct site_out *out) {
+void site_step(struct site_core *c, time_ns now, const struct site_event *ev,
+               struct site_out *out) {
     out_reset(out);
     c->now = now;
     handle(c, now, ev, out);

@@ -30,27 +30,28 @@ struct site_settings {
     struct id128 run;
     struct hash fingerprint, tensors;
     uint32_t tokens_per_sample;
-    uint64_t elements;       /* P */
+    uint64_t elements; /* P */
     enum codec codec;
-    uint64_t batch;          /* samples of one optimizer step, for planning */
-    uint32_t pending_max;    /* 1: hand in only when the last contribution was rebased on */
-    uint64_t steps_target;   /* until the first round header says better */
-    uint64_t seed;           /* jitter, boot and contribution ids */
+    uint64_t batch;        /* samples of one optimizer step, for planning */
+    uint32_t pending_max;  /* 1: hand in only when the last contribution was rebased on */
+    uint64_t steps_target; /* until the first round header says better */
+    uint64_t seed;         /* jitter, boot and contribution ids */
     time_ns retry_min_ns, retry_max_ns;
-    time_ns answer_ns;       /* a request without an answer counts as lost; TIME_NS_NEVER: the shore tells */
+    time_ns
+        answer_ns; /* a request without an answer counts as lost; TIME_NS_NEVER: the shore tells */
     struct schedule schedule;
-    uint64_t warmup_steps;   /* of a cold joiner: a local ramp over so many steps */
+    uint64_t warmup_steps; /* of a cold joiner: a local ramp over so many steps */
 };
 
 enum site_state { /* moves: the table in core.c */
-    SITE_NEW = 0,
-    SITE_ASKING = 1,   /* what became of contributions whose outcome is not known? */
-    SITE_JOINING = 2,
-    SITE_SYNCING = 3,  /* joined; no weights yet, so no leases */
-    SITE_ACTIVE = 4,
-    SITE_LEAVING = 5,  /* closing, everything is settled: LEAVE is under way */
-    SITE_GONE = 6,
-    SITE_STOPPED = 7,  /* for good: stop_status, stop_text */
+                  SITE_NEW = 0,
+                  SITE_ASKING = 1, /* what became of contributions whose outcome is not known? */
+                  SITE_JOINING = 2,
+                  SITE_SYNCING = 3, /* joined; no weights yet, so no leases */
+                  SITE_ACTIVE = 4,
+                  SITE_LEAVING = 5, /* closing, everything is settled: LEAVE is under way */
+                  SITE_GONE = 6,
+                  SITE_STOPPED = 7, /* for good: stop_status, stop_text */
 };
 const char *site_state_name(enum site_state s);
 
@@ -61,26 +62,26 @@ struct site_position {
 
 struct site_lease {
     struct wire_lease w;
-    uint64_t cut;        /* handed in under this token by cut_did, whose answer is not here yet */
-    uint64_t done;       /* behind the optimizer, counted from the lease's start (S1) */
-    uint64_t taken;      /* given to the trainer */
+    uint64_t cut;   /* handed in under this token by cut_did, whose answer is not here yet */
+    uint64_t done;  /* behind the optimizer, counted from the lease's start (S1) */
+    uint64_t taken; /* given to the trainer */
     struct id128 cut_did;
-    bool shrink;         /* SHRINK_OK is to be sent for w.count */
-    bool give_back;      /* RETURN is to be sent; the lease is not used any more */
+    bool shrink;    /* SHRINK_OK is to be sent for w.count */
+    bool give_back; /* RETURN is to be sent; the lease is not used any more */
 };
 
 enum site_delta_state {
-    PENDING_CUT = 1,     /* its bytes are on the way to the local disk */
-    PENDING_UPLOAD = 2,  /* on the local disk */
-    PENDING_COMMIT = 3,  /* at the hub; COMMIT is to be sent or is under way */
+    PENDING_CUT = 1,    /* its bytes are on the way to the local disk */
+    PENDING_UPLOAD = 2, /* on the local disk */
+    PENDING_COMMIT = 3, /* at the hub; COMMIT is to be sent or is under way */
     PENDING_STAGED = 4,
-    PENDING_MERGED = 5,  /* in version `merged`, not rebased on yet */
-    PENDING_FAILED = 6,  /* rejected or discarded; waits for the reset of the weights (S4) */
+    PENDING_MERGED = 5, /* in version `merged`, not rebased on yet */
+    PENDING_FAILED = 6, /* rejected or discarded; waits for the reset of the weights (S4) */
 };
 struct site_delta {
     enum site_delta_state state;
-    bool ask;          /* OUTCOME is to be asked before anything else happens with it */
-    bool ask_last;     /* its leases are gone: if the hub does not know it now, it never will */
+    bool ask;      /* OUTCOME is to be asked before anything else happens with it */
+    bool ask_last; /* its leases are gone: if the hub does not know it now, it never will */
     struct wire_commit c;
     uint64_t known_at; /* STAGED: not merged in versions up to this one */
     uint64_t merged;
@@ -120,19 +121,19 @@ struct site_core {
     /* leases in the order in which they are used */
     uint32_t leases_count;
     struct site_lease leases[WIRE_LEASES_MAX];
-    bool dry;                 /* the hub had nothing to lease when last asked */
-    time_ns lease_at;         /* ask again no sooner */
-    uint64_t in_flight;       /* taken, not trained yet, still good */
-    uint64_t void_in_flight;  /* taken before a reset: a step on these is undone by another reset */
+    bool dry;                /* the hub had nothing to lease when last asked */
+    time_ns lease_at;        /* ask again no sooner */
+    uint64_t in_flight;      /* taken, not trained yet, still good */
+    uint64_t void_in_flight; /* taken before a reset: a step on these is undone by another reset */
 
     /* weights */
     bool loaded, reset_due;
-    uint64_t base, base_tokens; /* version rebased on */
+    uint64_t base, base_tokens;   /* version rebased on */
     uint64_t ready, ready_tokens; /* newest version on the local disk; SITE_VERSION_NONE */
     struct site_segment seg;
     uint32_t deltas_count;
     struct site_delta deltas[SITE_PENDING_MAX];
-    uint64_t dids;            /* counter behind contribution ids */
+    uint64_t dids; /* counter behind contribution ids */
     uint32_t failed_in_row;
 
     /* under way */
@@ -155,19 +156,19 @@ struct site_core {
 
 enum site_event_kind {
     SITE_TICK = 1,
-    SITE_START = 2,           /* opened: begin */
-    SITE_ANSWER = 3,          /* u.answer, id */
-    SITE_LOST = 4,            /* id: no usable answer came, the hub cannot be reached */
+    SITE_START = 2,  /* opened: begin */
+    SITE_ANSWER = 3, /* u.answer, id */
+    SITE_LOST = 4,   /* id: no usable answer came, the hub cannot be reached */
     SITE_BEAT_ANSWER = 5,
     SITE_BEAT_LOST = 6,
-    SITE_DELTA_STORED = 7,    /* did, u.stored: durable on the local disk */
-    SITE_UPLOADED = 8,        /* did */
-    SITE_UPLOAD_FAILED = 9,   /* did */
-    SITE_DOWNLOADED = 10,     /* u.download: verified, durable on the local disk */
+    SITE_DELTA_STORED = 7,  /* did, u.stored: durable on the local disk */
+    SITE_UPLOADED = 8,      /* did */
+    SITE_UPLOAD_FAILED = 9, /* did */
+    SITE_DOWNLOADED = 10,   /* u.download: verified, durable on the local disk */
     SITE_DOWNLOAD_FAILED = 11,
-    SITE_DRAIN = 12,          /* take no more, hand in what there is */
-    SITE_CLOSE = 13,          /* as DRAIN, then LEAVE once everything is settled */
-    SITE_FATAL = 14,          /* the shore cannot go on: u.fatal */
+    SITE_DRAIN = 12, /* take no more, hand in what there is */
+    SITE_CLOSE = 13, /* as DRAIN, then LEAVE once everything is settled */
+    SITE_FATAL = 14, /* the shore cannot go on: u.fatal */
 };
 struct site_event {
     enum site_event_kind kind;
@@ -175,9 +176,17 @@ struct site_event {
     struct id128 did;
     union {
         const struct wire_answer *answer;
-        struct { struct hash blob; uint64_t bytes; } stored;
-        struct { uint64_t version, tokens; } download;
-        struct { enum brg_status status; const char *text; } fatal;
+        struct {
+            struct hash blob;
+            uint64_t bytes;
+        } stored;
+        struct {
+            uint64_t version, tokens;
+        } download;
+        struct {
+            enum brg_status status;
+            const char *text;
+        } fatal;
     } u;
 };
 
@@ -241,7 +250,8 @@ void core_move(struct site_core *c, enum site_state to, struct buf *notes);
 void core_stop(struct site_core *c, enum brg_status status, const char *text, struct buf *notes);
 void core_retry(struct site_core *c, time_ns now, uint32_t retry_ms);
 void core_rejoin(struct site_core *c, time_ns now, struct buf *notes);
-void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *a, struct buf *notes);
+void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *a,
+                    struct buf *notes);
 void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a, struct buf *notes);
 /* The own contributions and the base are unknown or lost: the next weights are the head's. */
 void site_forget(struct site_core *c, const char *why, struct buf *notes);

@@ -19,14 +19,17 @@ struct site_lease *core_lease_find(struct site_core *c, uint64_t tok) {
     return NULL;
 }
 
-void core_lease_drop(struct site_core *c, struct site_lease *l, const char *why, struct buf *notes) {
+void core_lease_drop(struct site_core *c, struct site_lease *l, const char *why,
+                     struct buf *notes) {
     size_t i = (size_t)(l - c->leases);
     CHECK(i < c->leases_count);
     uint64_t flying = l->taken - l->done;
-    if (l->done > l->cut) c->reset_due = true; /* its work is in the weights and can not be handed in */
-    core_note(notes, "lvl=%s ev=lease_dropped lease=%" PRIx64 " samples=%" PRIu64 " lost=%" PRIu64
-              " why=\"%s\"", l->taken > l->cut ? "warn" : "info", l->w.tok, l->w.count,
-              l->done - l->cut, why);
+    if (l->done > l->cut)
+        c->reset_due = true; /* its work is in the weights and can not be handed in */
+    core_note(notes,
+              "lvl=%s ev=lease_dropped lease=%" PRIx64 " samples=%" PRIu64 " lost=%" PRIu64
+              " why=\"%s\"",
+              l->taken > l->cut ? "warn" : "info", l->w.tok, l->w.count, l->done - l->cut, why);
     CHECK(flying <= c->in_flight);
     c->in_flight -= flying;
     c->void_in_flight += flying;
@@ -63,7 +66,8 @@ void core_delta_remove(struct site_core *c, struct site_delta *d) {
 void site_forget(struct site_core *c, const char *why, struct buf *notes) {
     core_note(notes, "lvl=warn ev=forget base=%" PRIu64 " contributions=%u why=\"%s\"", c->base,
               c->deltas_count, why);
-    while (c->leases_count > 0 && c->leases[0].cut > 0) core_lease_drop(c, &c->leases[0], why, notes);
+    while (c->leases_count > 0 && c->leases[0].cut > 0)
+        core_lease_drop(c, &c->leases[0], why, notes);
     c->deltas_count = 0;
     c->loaded = false;
     c->ready = SITE_VERSION_NONE;
@@ -72,10 +76,12 @@ void site_forget(struct site_core *c, const char *why, struct buf *notes) {
 
 /* ---- The round's header ------------------------------------------------------------------------ */
 
-static void round_take(struct site_core *c, const struct wire_round *r, bool force, struct buf *notes) {
+static void round_take(struct site_core *c, const struct wire_round *r, bool force,
+                       struct buf *notes) {
     if (r->head < c->round.head && !force) return; /* an older answer that came late */
     if (r->head > c->round.head)
-        core_note(notes, "lvl=debug ev=head version=%" PRIu64 " tokens=%" PRIu64, r->head, r->tokens);
+        core_note(notes, "lvl=debug ev=head version=%" PRIu64 " tokens=%" PRIu64, r->head,
+                  r->tokens);
     if (r->complete && !c->complete)
         core_note(notes, "lvl=info ev=complete version=%" PRIu64, r->head);
     if (r->drain && !c->round.drain) core_note(notes, "lvl=info ev=drain_asked by=hub");
@@ -134,7 +140,8 @@ static void on_join(struct site_core *c, time_ns now, const struct wire_join_ans
               a->inc, a->round.head, c->loaded ? c->base : a->round.head, a->leases_count);
     round_take(c, &a->round, true, notes);
     join_leases(c, a, notes);
-    if (c->loaded && a->round.head < c->base) site_forget(c, "the hub went back to an older version", notes);
+    if (c->loaded && a->round.head < c->base)
+        site_forget(c, "the hub went back to an older version", notes);
     core_move(c, c->loaded ? SITE_ACTIVE : SITE_SYNCING, notes);
 }
 
@@ -161,12 +168,13 @@ static void rest_take(struct site_core *c, const struct site_delta *d,
     if (l->shrink) core_lease_trim(l, count);
 }
 
-static void delta_failed(struct site_core *c, struct site_delta *d, const char *how, const char *why,
-                         struct buf *notes) {
+static void delta_failed(struct site_core *c, struct site_delta *d, const char *how,
+                         const char *why, struct buf *notes) {
     char hex[ID_HEX_BYTES];
     id_hex(&d->c.did, hex);
-    core_note(notes, "lvl=warn ev=contribution_%s did=%s base=%" PRIu64 " steps=%" PRIu64
-              " reason=\"%s\"", how, hex, d->c.base, d->c.steps, why);
+    core_note(notes,
+              "lvl=warn ev=contribution_%s did=%s base=%" PRIu64 " steps=%" PRIu64 " reason=\"%s\"",
+              how, hex, d->c.base, d->c.steps, why);
     for (uint32_t p = 0; p < d->c.parts_count; p++) {
         struct site_lease *l = core_lease_find(c, d->c.parts[p].tok);
         if (l) core_lease_drop(c, l, "its contribution was refused", notes);
@@ -177,8 +185,10 @@ static void delta_failed(struct site_core *c, struct site_delta *d, const char *
     c->rejected_count++;
     enum { FAILED_IN_ROW_MAX = 8 };
     if (++c->failed_in_row >= FAILED_IN_ROW_MAX)
-        core_stop(c, BRG_E_REFUSED, "the hub refused several contributions in a row; the last reason "
-                  "is above. Look at the learning rate, the data, and this machine.", notes);
+        core_stop(c, BRG_E_REFUSED,
+                  "the hub refused several contributions in a row; the last reason "
+                  "is above. Look at the learning rate, the data, and this machine.",
+                  notes);
 }
 
 static void on_unknown(struct site_core *c, struct site_delta *d, struct buf *notes) {
@@ -190,8 +200,8 @@ static void on_unknown(struct site_core *c, struct site_delta *d, struct buf *no
     }
 }
 
-static void on_outcome(struct site_core *c, struct site_delta *d, const struct wire_commit_answer *a,
-                       struct buf *notes) {
+static void on_outcome(struct site_core *c, struct site_delta *d,
+                       const struct wire_commit_answer *a, struct buf *notes) {
     char hex[ID_HEX_BYTES];
     id_hex(&d->c.did, hex);
     bool first = d->state < PENDING_STAGED;
@@ -201,7 +211,8 @@ static void on_outcome(struct site_core *c, struct site_delta *d, const struct w
     case OUTCOME_MERGED:
         d->ask = d->ask_last = false;
         if (first) rest_take(c, d, a, notes);
-        if (first) core_note(notes, "lvl=info ev=staged did=%s samples_tokens=%" PRIu64, hex, d->c.tokens);
+        if (first)
+            core_note(notes, "lvl=info ev=staged did=%s samples_tokens=%" PRIu64, hex, d->c.tokens);
         c->failed_in_row = 0;
         d->state = a->outcome == OUTCOME_MERGED ? PENDING_MERGED : PENDING_STAGED;
         d->known_at = a->round.head > d->known_at ? a->round.head : d->known_at;
@@ -254,8 +265,8 @@ static void on_lease(struct site_core *c, time_ns now, const struct wire_lease_a
     }
     c->dry = false;
     c->leases[c->leases_count++] = (struct site_lease){.w = a->lease};
-    core_note(notes, "lvl=info ev=granted lease=%" PRIx64 " epoch=%u samples=%" PRIu64, a->lease.tok,
-              a->lease.epoch, a->lease.count);
+    core_note(notes, "lvl=info ev=granted lease=%" PRIx64 " epoch=%u samples=%" PRIu64,
+              a->lease.tok, a->lease.epoch, a->lease.count);
 }
 
 static void on_shrunk(struct site_core *c, uint64_t tok) {
@@ -271,7 +282,8 @@ static void on_given_back(struct site_core *c, uint64_t tok, struct buf *notes) 
 /* ---- Control answers --------------------------------------------------------------------------- */
 
 /* Codes that mean the same whatever was asked. True: done with this answer. */
-static bool on_code(struct site_core *c, time_ns now, const struct wire_answer *a, struct buf *notes) {
+static bool on_code(struct site_core *c, time_ns now, const struct wire_answer *a,
+                    struct buf *notes) {
     switch (a->code) {
     case WIRE_OK: return false;
     case WIRE_COMPLETE: c->complete = true; return false;
@@ -281,8 +293,10 @@ static bool on_code(struct site_core *c, time_ns now, const struct wire_answer *
         core_retry(c, now, a->retry_ms);
         return true;
     case WIRE_FENCED:
-        core_stop(c, BRG_E_FENCED, "another process took over this site's name; this one stops. Its "
-                  "work since the last hand-in is done again by others.", notes);
+        core_stop(c, BRG_E_FENCED,
+                  "another process took over this site's name; this one stops. Its "
+                  "work since the last hand-in is done again by others.",
+                  notes);
         return true;
     case WIRE_MISMATCH: core_stop(c, BRG_E_MANIFEST, a->text, notes); return true;
     case WIRE_HUB_BEHIND:
@@ -304,7 +318,8 @@ static bool on_code(struct site_core *c, time_ns now, const struct wire_answer *
     return true;
 }
 
-void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *a, struct buf *notes) {
+void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *a,
+                    struct buf *notes) {
     const struct wire_request *r = &c->control.request;
     if (a->kind != r->kind) return;
     if (a->term > c->term_seen) c->term_seen = a->term;
@@ -323,8 +338,10 @@ void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *
         if (c->state != SITE_ASKING) round_take(c, &a->u.commit.round, false, notes);
         if (!d) break;
         if (a->code == WIRE_COMPLETE && a->u.commit.outcome == OUTCOME_UNKNOWN) d->ask_last = true;
-        if (a->code == WIRE_UPLOAD) d->state = PENDING_UPLOAD;
-        else on_outcome(c, d, &a->u.commit, notes);
+        if (a->code == WIRE_UPLOAD)
+            d->state = PENDING_UPLOAD;
+        else
+            on_outcome(c, d, &a->u.commit, notes);
         break;
     case WIRE_SHRINK_OK: on_shrunk(c, r->u.shrink_ok.tok); break;
     case WIRE_RETURN: on_given_back(c, r->u.give_back.tok, notes); break;
@@ -348,7 +365,8 @@ static void on_wish(struct site_lease *l, uint64_t keep, struct buf *notes) {
     l->shrink = true;
 }
 
-static void beat_leases(struct site_core *c, const struct wire_heartbeat_answer *a, struct buf *notes) {
+static void beat_leases(struct site_core *c, const struct wire_heartbeat_answer *a,
+                        struct buf *notes) {
     const struct wire_heartbeat *asked = &c->beat.request.u.heartbeat;
     for (uint32_t i = 0; i < a->leases_count; i++) {
         struct site_lease *l = core_lease_find(c, a->leases[i].tok);
@@ -365,7 +383,8 @@ static void beat_leases(struct site_core *c, const struct wire_heartbeat_answer 
     }
 }
 
-void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a, struct buf *notes) {
+void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a,
+                  struct buf *notes) {
     if (c->beat.inc != c->inc || c->state < SITE_SYNCING) return; /* of an earlier membership */
     if (a->term > c->term_seen) c->term_seen = a->term;
     switch (a->code) {

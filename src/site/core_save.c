@@ -185,7 +185,8 @@ static void get_leases(struct reader *r, struct site_core *c) {
 static enum brg_status identity(struct reader *r, const struct site_core *c, struct err *e) {
     const void *m = get_bytes(r, sizeof magic);
     if (!m || memcmp(m, magic, sizeof magic) != 0)
-        return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint is of another version of this program");
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "the local checkpoint is of another version of this program");
     struct id128 run = {0};
     struct hash fingerprint = {0}, tensors = {0};
     char name[WIRE_NAME_MAX] = "";
@@ -198,7 +199,8 @@ static enum brg_status identity(struct reader *r, const struct site_core *c, str
     if (strcmp(name, c->set.name) != 0)
         return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint is of site %s", name);
     if (!hash_equal(&fingerprint, &c->set.fingerprint) || !hash_equal(&tensors, &c->set.tensors))
-        return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint is of other data or another model");
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "the local checkpoint is of other data or another model");
     return BRG_OK;
 }
 

@@ -168,6 +168,8 @@ enum site_duty site_duty(const struct site_core *c) {
     if (c->state == SITE_NEW || c->state >= SITE_GONE) return SITE_DUTY_NONE;
     bool ready = c->ready != SITE_VERSION_NONE;
     if (!c->loaded) return ready ? SITE_DUTY_LOAD : SITE_DUTY_NONE;
+    for (uint32_t i = 0; i < c->deltas_count; i++) /* its bytes are not on disk yet: a moment */
+        if (c->deltas[i].state == PENDING_CUT) return SITE_DUTY_NONE;
     if (c->reset_due) return SITE_DUTY_RESET; /* T6 */
     if (ready && c->ready > c->base && rebase_known(c, c->ready)) return SITE_DUTY_REBASE;
     return cut_due(c) ? SITE_DUTY_CUT : SITE_DUTY_NONE;
@@ -188,8 +190,8 @@ void site_reset(struct site_core *c, struct buf *notes) {
     memset(&c->seg, 0, sizeof c->seg);
     c->reset_due = false;
     if (c->loaded)
-        core_note(notes, "lvl=warn ev=weights_reset base=%" PRIu64 " samples_again=%" PRIu64, c->base,
-                  lost);
+        core_note(notes, "lvl=warn ev=weights_reset base=%" PRIu64 " samples_again=%" PRIu64,
+                  c->base, lost);
 }
 
 void site_loaded(struct site_core *c) {
@@ -204,15 +206,16 @@ void site_loaded(struct site_core *c) {
 }
 
 void site_rebased(struct site_core *c, struct buf *notes) {
-    CHECK(!c->reset_due);               /* T6 */
-    CHECK(rebase_known(c, c->ready));   /* T5 */
+    CHECK(!c->reset_due);             /* T6 */
+    CHECK(rebase_known(c, c->ready)); /* T5, and so W1 */
     uint32_t own = 0;
     for (uint32_t i = c->deltas_count; i-- > 0;) {
         if (!site_delta_in(&c->deltas[i], c->ready)) continue;
         core_delta_remove(c, &c->deltas[i]);
         own++;
     }
-    core_note(notes, "lvl=info ev=rebased from=%" PRIu64 " to=%" PRIu64 " own=%u segment_steps=%" PRIu64,
+    core_note(notes,
+              "lvl=info ev=rebased from=%" PRIu64 " to=%" PRIu64 " own=%u segment_steps=%" PRIu64,
               c->base, c->ready, own, c->seg.steps);
     c->base = c->ready;
     c->base_tokens = c->ready_tokens;
@@ -283,9 +286,10 @@ const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
     cut_leases(c, m);
     char hex[ID_HEX_BYTES];
     id_hex(&m->did, hex);
-    core_note(notes, "lvl=info ev=handed_in did=%s base=%" PRIu64 " steps=%" PRIu64 " samples=%" PRIu64
-              " leases=%u keep_rest=%d loss=%.4f", hex, m->base, m->steps, c->seg.samples,
-              m->parts_count, m->keep_rest, m->loss);
+    core_note(notes,
+              "lvl=info ev=handed_in did=%s base=%" PRIu64 " steps=%" PRIu64 " samples=%" PRIu64
+              " leases=%u keep_rest=%d loss=%.4f",
+              hex, m->base, m->steps, c->seg.samples, m->parts_count, m->keep_rest, m->loss);
     memset(&c->seg, 0, sizeof c->seg);
     c->handed_in++;
     return d;
@@ -307,7 +311,7 @@ void site_check(const struct site_core *c) {
     for (uint32_t i = 0; i < c->leases_count; i++) {
         const struct site_lease *l = &c->leases[i];
         if (l->give_back) continue; /* never used */
-        CHECK(l->cut <= l->done); /* T2 */
+        CHECK(l->cut <= l->done);   /* T2 */
         CHECK(l->done <= l->taken);
         CHECK(l->taken <= l->w.count);
         CHECK(!seen_undone || l->done == 0); /* T1 */

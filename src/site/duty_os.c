@@ -55,7 +55,8 @@ static enum brg_status source_delta(const struct brg_site *s, const struct site_
 }
 
 /* The next n elements into out. bytes[codec_bytes(n)] is scratch. */
-static enum brg_status source_read(struct source *f, float *out, size_t n, uint8_t *bytes, struct err *e) {
+static enum brg_status source_read(struct source *f, float *out, size_t n, uint8_t *bytes,
+                                   struct err *e) {
     if (f->codec == 0) {
         TRY(os_pread_all(f->fd, out, n * 4, f->offset, f->path, e));
         f->offset += n * 4;
@@ -128,27 +129,20 @@ static void apply_rebase(struct brg_site *s, struct stream *t, uint64_t at, size
                    t->deltas_count > 0 ? t->sum : NULL, n);
 }
 
-/* Reads everything once before it changes anything: a bad file must not leave half a shift behind. */
-static enum brg_status stream_run(struct brg_site *s, struct stream *t, apply_chunk *apply, struct err *e) {
-    uint64_t starts[2 + SITE_PENDING_MAX];
-    for (int pass = 0; pass < 2; pass++) {
-        for (int i = 0; i < t->versions_count + t->deltas_count; i++) {
-            struct source *f = i < t->versions_count ? &t->version[i] : &t->delta[i - t->versions_count];
-            if (pass == 0) starts[i] = f->offset;
-            else f->offset = starts[i];
-        }
-        for (uint64_t at = 0; at < s->elements; at += OUTER_CHUNK) {
-            uint64_t left = s->elements - at;
-            size_t n = left < OUTER_CHUNK ? (size_t)left : OUTER_CHUNK;
-            TRY(stream_next(t, n, e));
-            if (pass == 1) apply(s, t, at, n);
-        }
+/* A failure on the way leaves half a shift behind; the caller then loads the head over it. */
+static enum brg_status stream_run(struct brg_site *s, struct stream *t, apply_chunk *apply,
+                                  struct err *e) {
+    for (uint64_t at = 0; at < s->elements; at += OUTER_CHUNK) {
+        uint64_t left = s->elements - at;
+        size_t n = left < OUTER_CHUNK ? (size_t)left : OUTER_CHUNK;
+        TRY(stream_next(t, n, e));
+        apply(s, t, at, n);
     }
     return BRG_OK;
 }
 
-static enum brg_status stream_deltas(struct brg_site *s, struct stream *t, bool merged, uint64_t version,
-                                     struct err *e) {
+static enum brg_status stream_deltas(struct brg_site *s, struct stream *t, bool merged,
+                                     uint64_t version, struct err *e) {
     for (uint32_t i = 0; i < s->core.deltas_count; i++) {
         const struct site_delta *d = &s->core.deltas[i];
         bool take = merged ? site_delta_in(d, version) : d->state != PENDING_FAILED;
@@ -177,9 +171,10 @@ static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     for (uint64_t i = 0; i < s->elements; i++) {
         float d = s->s[i] - s->theta[i];
         if (d - d != 0.0f)
-            return err_set(e, BRG_E_NONFINITE, "weight %" PRIu64 " is not finite; the segment of %" PRIu64
-                           " steps is thrown away and its samples are trained again", i,
-                           s->core.seg.steps);
+            return err_set(e, BRG_E_NONFINITE,
+                           "weight %" PRIu64 " is not finite; the segment of %" PRIu64
+                           " steps is thrown away and its samples are trained again",
+                           i, s->core.seg.steps);
     }
     enum codec codec = s->core.set.codec;
     uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes(codec, s->elements);
@@ -188,8 +183,10 @@ static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof(float));
     enum brg_status status = BRG_OK;
     if (!job->bytes)
-        status = err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes", bytes);
-    bool still = s->core.seg.steps == 0; /* all samples skipped: nothing moved, the residual stays here */
+        status =
+            err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes", bytes);
+    bool still = s->core.seg.steps ==
+                 0; /* all samples skipped: nothing moved, the residual stays here */
     const float *theta = still ? s->s : s->theta;
     uint8_t *out = job->bytes ? job->bytes + DELTA_HEADER_BYTES : NULL;
     for (uint64_t at = 0; at < s->elements && status == BRG_OK; at += OUTER_CHUNK) {
@@ -204,14 +201,20 @@ static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
         return status;
     }
     const struct site_delta *d = site_cut(&s->core, &s->out.notes);
-    struct delta_header h = {.codec = codec, .elements = s->elements, .base_version = d->c.base,
-                             .tokens = d->c.tokens, .steps = d->c.steps, .did = d->c.did,
+    struct delta_header h = {.codec = codec,
+                             .elements = s->elements,
+                             .base_version = d->c.base,
+                             .tokens = d->c.tokens,
+                             .steps = d->c.steps,
+                             .did = d->c.did,
                              .base_theta = s->base_theta};
     delta_header_encode(&h, job->bytes);
     job->did = d->c.did;
     job->bytes_count = bytes;
-    if (s->jobs_last) s->jobs_last->next = job;
-    else s->jobs_first = job;
+    if (s->jobs_last)
+        s->jobs_last->next = job;
+    else
+        s->jobs_first = job;
     s->jobs_last = job;
     return BRG_OK;
 }
@@ -233,13 +236,12 @@ static void base_theta_learn(struct brg_site *s) {
     struct err e = {0};
     uint64_t tokens;
     struct hash theta;
-    if (local_base_verify(s, s->core.base, false, &tokens, &theta, &e) == BRG_OK) s->base_theta = theta;
+    if (local_base_verify(s, s->core.base, false, &tokens, &theta, &e) == BRG_OK)
+        s->base_theta = theta;
 }
 
 enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e) {
     enum brg_status status;
-    for (uint32_t i = 0; i < s->core.deltas_count; i++) /* its file is still being written: later */
-        if (s->core.deltas[i].state == PENDING_CUT) return BRG_OK;
     if (duty == SITE_DUTY_CUT) {
         status = duty_cut(s, e);
         if (status == BRG_E_NONFINITE) {

@@ -35,8 +35,8 @@ void local_delta_path(const struct brg_site *s, const struct id128 *did, char ou
 
 /* ---- Versions of the run ------------------------------------------------------------------------ */
 
-static enum brg_status theta_hash(int fd, const char *path, const struct checkpoint *c, struct hash *out,
-                                  struct err *e) {
+static enum brg_status theta_hash(int fd, const char *path, const struct checkpoint *c,
+                                  struct hash *out, struct err *e) {
     AUTO_FREE uint8_t *piece = mem_alloc(READ_BYTES, 1);
     struct hasher h;
     hasher_init(&h);
@@ -61,13 +61,14 @@ enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bo
     if (status == BRG_OK && (!id_equal(&c.run, &s->run.run) || c.version != version))
         status = err_set(e, BRG_E_CHECKPOINT, "%s: of another run or version", path);
     if (status == BRG_OK && c.elements != s->elements)
-        status = err_set(e, BRG_E_CHECKPOINT, "%s: %" PRIu64 " parameters instead of %" PRIu64, path,
-                         c.elements, s->elements);
+        status = err_set(e, BRG_E_CHECKPOINT, "%s: %" PRIu64 " parameters instead of %" PRIu64,
+                         path, c.elements, s->elements);
     if (status == BRG_OK && deep) {
         AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
         status = fd < 0 ? os_errno(e, errno, "opening", path) : theta_hash(fd, path, &c, &found, e);
         if (status == BRG_OK && !hash_equal(&found, &c.theta_hash))
-            status = err_set(e, BRG_E_CORRUPT, "%s: the weights do not have the hash of the header", path);
+            status = err_set(e, BRG_E_CORRUPT, "%s: the weights do not have the hash of the header",
+                             path);
     }
     if (status == BRG_OK) {
         *out_tokens = c.tokens;
@@ -133,8 +134,10 @@ bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
         job->dids[job->dids_count++] = s->core.deltas[i].c.did;
     s->changes_saved = s->changes;
     s->saved_at = os_now();
-    if (s->jobs_last) s->jobs_last->next = job;
-    else s->jobs_first = job;
+    if (s->jobs_last)
+        s->jobs_last->next = job;
+    else
+        s->jobs_first = job;
     s->jobs_last = job;
     CHECK(pthread_cond_broadcast(&s->changed) == 0);
     return true;
@@ -164,8 +167,9 @@ static void meta_set(const struct brg_site *s, struct tensors *t, const uint8_t 
     tensors_meta_set(t, "checksum", text);
 }
 
-static enum brg_status write_file(struct brg_site *s, const struct tensors *t, const struct buf *header,
-                                  const uint8_t *counters, const char *path, struct err *e) {
+static enum brg_status write_file(struct brg_site *s, const struct tensors *t,
+                                  const struct buf *header, const uint8_t *counters,
+                                  const char *path, struct err *e) {
     const struct snapshot *k = &s->snap;
     AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return os_errno(e, errno, "opening", path);
@@ -209,15 +213,15 @@ static enum brg_status find(const struct tensors *t, const char *name, enum tens
                             uint64_t elements, const struct tensor **out, struct err *e) {
     const struct tensor *x = tensors_find(t, name);
     if (!x || x->type != type || (elements != UINT64_MAX && x->elements != elements))
-        return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint's \"%s\" is missing or of another size",
-                       name);
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "the local checkpoint's \"%s\" is missing or of another size", name);
     *out = x;
     return BRG_OK;
 }
 
 /* Everything is where this trainer expects it, and the sum over all data is right. */
-static enum brg_status verify(const struct brg_site *s, const struct tensors *t, int fd, const char *path,
-                              struct err *e) {
+static enum brg_status verify(const struct brg_site *s, const struct tensors *t, int fd,
+                              const char *path, struct err *e) {
     const struct tensor *x = NULL;
     TRY(find(t, "weights", TENSOR_F32, s->elements, &x, e));
     TRY(find(t, "subtraction_base", TENSOR_F32, s->elements, &x, e));
@@ -243,12 +247,13 @@ static enum brg_status verify(const struct brg_site *s, const struct tensors *t,
     }
     snprintf(have, sizeof have, "%016" PRIx64, checksum_final(&sum));
     if (strcmp(want, have) != 0)
-        return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint's content does not have its checksum");
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "the local checkpoint's content does not have its checksum");
     return BRG_OK;
 }
 
-static enum brg_status restore(struct brg_site *s, const struct tensors *t, int fd, const char *path,
-                               struct err *e) {
+static enum brg_status restore(struct brg_site *s, const struct tensors *t, int fd,
+                               const char *path, struct err *e) {
     const struct tensor *core = tensors_find(t, "core");
     AUTO_FREE uint8_t *bytes = mem_alloc(core->bytes + 1, 1);
     TRY(os_pread_all(fd, bytes, core->bytes, core->offset, path, e));
@@ -283,7 +288,8 @@ enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) {
 
 /* ---- Sweeping ------------------------------------------------------------------------------------ */
 
-static bool did_needed(const struct brg_site *s, const struct write_job *k, const struct id128 *did) {
+static bool did_needed(const struct brg_site *s, const struct write_job *k,
+                       const struct id128 *did) {
     for (uint32_t i = 0; i < k->dids_count; i++)
         if (id_equal(&k->dids[i], did)) return true;
     for (uint32_t i = 0; i < s->core.deltas_count; i++)

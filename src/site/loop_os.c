@@ -34,7 +34,8 @@ static const struct order *order_of(struct brg_site *s, uint32_t epoch) {
     return &s->orders[i];
 }
 
-static enum brg_status translate(struct brg_site *s, uint64_t n, uint64_t *samples, uint32_t *epochs) {
+static enum brg_status translate(struct brg_site *s, uint64_t n, uint64_t *samples,
+                                 uint32_t *epochs) {
     for (uint64_t i = 0; i < n; i++) {
         const struct site_position *p = &s->positions[i];
         if (p->position >= s->run.positions) return BRG_E_MESSAGE;
@@ -106,7 +107,8 @@ int brg_step(struct brg_site *s, uint64_t count, double loss, const char *skippe
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     if (status == BRG_E_USAGE) return fail(s, status, "brg_step: more samples than were taken");
     if (status == BRG_E_LIMIT)
-        return fail(s, status, "too many samples were skipped in one segment; its work is thrown away");
+        return fail(s, status,
+                    "too many samples were skipped in one segment; its work is thrown away");
     return BRG_GO;
 }
 
@@ -128,7 +130,8 @@ int brg_sync(struct brg_site *s, int *out_changed) {
     int changed = 0;
     enum brg_status status = BRG_OK;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    for (int i = 0; i < 4 && status == BRG_OK; i++) { /* a reset may be followed by a rebase, a cut */
+    for (int i = 0; i < 4 && status == BRG_OK;
+         i++) { /* a reset may be followed by a rebase, a cut */
         enum site_duty duty = site_duty(&s->core);
         uint64_t before = s->changes;
         if (duty == SITE_DUTY_NONE) break;
@@ -170,14 +173,24 @@ int brg_status(const struct brg_site *s, struct brg_figures *out) {
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&s->lock;
     CHECK(pthread_mutex_lock(lock) == 0);
     const struct site_core *c = &s->core;
-    struct brg_figures f = {
-        .struct_bytes = sizeof f, .version = c->base, .head = c->round.head,
-        .global_tokens = c->base_tokens, .steps = c->steps_total, .samples = c->samples_total,
-        .leased = site_available(c), .segment_steps = c->seg.steps,
-        .steps_target = c->round.steps_target, .pending = c->deltas_count, .merged = c->merged_count,
-        .refused = c->rejected_count, .tokens_per_s = c->tokens_per_s, .loss = c->loss_last,
-        .online = !c->offline, .joined = c->state >= SITE_SYNCING && c->state <= SITE_LEAVING,
-        .draining = c->draining || c->round.drain, .complete = c->complete};
+    struct brg_figures f = {.struct_bytes = sizeof f,
+                            .version = c->base,
+                            .head = c->round.head,
+                            .global_tokens = c->base_tokens,
+                            .steps = c->steps_total,
+                            .samples = c->samples_total,
+                            .leased = site_available(c),
+                            .segment_steps = c->seg.steps,
+                            .steps_target = c->round.steps_target,
+                            .pending = c->deltas_count,
+                            .merged = c->merged_count,
+                            .refused = c->rejected_count,
+                            .tokens_per_s = c->tokens_per_s,
+                            .loss = c->loss_last,
+                            .online = !c->offline,
+                            .joined = c->state >= SITE_SYNCING && c->state <= SITE_LEAVING,
+                            .draining = c->draining || c->round.drain,
+                            .complete = c->complete};
     snprintf(f.state, sizeof f.state, "%s", site_state_name(c->state));
     CHECK(pthread_mutex_unlock(lock) == 0);
     *out = f;

@@ -35,6 +35,13 @@ const char *brg_version(void) {
     return "0.1.0";
 }
 
+int brg_log_level(const char *name) {
+    enum log_level level;
+    if (!name || !log_level_parse(name, &level)) return BRG_FAIL_USAGE;
+    log_level_set(level);
+    return BRG_GO;
+}
+
 const char *brg_status_name(int status) {
     if (status == BRG_WAIT) return "WAIT";
     if (status == BRG_DRAIN) return "DRAIN";
@@ -75,13 +82,16 @@ static enum brg_status token_read(struct brg_site *s, const char *path, struct e
     return BRG_OK;
 }
 
-static enum brg_status options_take(struct brg_site *s, const struct brg_options *o, struct err *e) {
+static enum brg_status options_take(struct brg_site *s, const struct brg_options *o,
+                                    struct err *e) {
     if (!o || o->struct_bytes != sizeof *o)
-        return err_set(e, BRG_E_USAGE, "struct brg_options is of another version; call brg_options_init");
+        return err_set(e, BRG_E_USAGE,
+                       "struct brg_options is of another version; call brg_options_init");
     if (!o->hub_url || strlen(o->hub_url) >= sizeof s->url)
         return err_set(e, BRG_E_CONFIG, "hub_url: want http://HOST:PORT");
     if (!o->site_name || !wire_name_valid(o->site_name))
-        return err_set(e, BRG_E_CONFIG, "site_name \"%.60s\": want [a-z0-9][a-z0-9_-]*, at most %d bytes",
+        return err_set(e, BRG_E_CONFIG,
+                       "site_name \"%.60s\": want [a-z0-9][a-z0-9_-]*, at most %d bytes",
                        o->site_name ? o->site_name : "", WIRE_NAME_MAX - 1);
     if (!o->state_dir || strlen(o->state_dir) + 80 >= sizeof s->dir)
         return err_set(e, BRG_E_CONFIG, "state_dir: want a directory");
@@ -121,7 +131,8 @@ static enum brg_status run_fetch(struct brg_site *s, time_ns until, struct err *
         status = client_run(c, &s->run, e);
         if (status == BRG_OK || status_class(status) != BRG_CLASS_RETRY) break;
         if (!told)
-            log_line(LOG_WARN, "site", "hub_unreachable", "text=\"%s\" remedy=\"waiting for it\"", e->text);
+            log_line(LOG_WARN, "site", "hub_unreachable", "text=\"%s\" remedy=\"waiting for it\"",
+                     e->text);
         told = true;
         for (time_ns wake = os_now() + pause; os_now() < wake && !site_cancelled(s);) {
             struct timespec nap = {.tv_nsec = 50 * NS_PER_MS};
@@ -132,7 +143,8 @@ static enum brg_status run_fetch(struct brg_site *s, time_ns until, struct err *
         if (pause < 5 * (time_ns)NS_PER_S) pause *= 2;
     }
     client_close(c);
-    if (status == BRG_OK && told) log_line(LOG_INFO, "site", "hub_back", "text=\"the hub answers\"");
+    if (status == BRG_OK && told)
+        log_line(LOG_INFO, "site", "hub_back", "text=\"the hub answers\"");
     return status;
 }
 
@@ -144,10 +156,12 @@ static enum brg_status data_check(struct brg_site *s, const struct brg_options *
         memcpy(s->fingerprint.v, o->data_fingerprint, HASH_BYTES);
     }
     if (s->run.protocol != WIRE_PROTOCOL)
-        return err_set(e, BRG_E_REFUSED, "the hub speaks protocol %u, this program %d; use equal versions",
+        return err_set(e, BRG_E_REFUSED,
+                       "the hub speaks protocol %u, this program %d; use equal versions",
                        s->run.protocol, WIRE_PROTOCOL);
     if (!hash_equal(&s->fingerprint, &s->run.fingerprint))
-        return err_set(e, BRG_E_MANIFEST, "%s holds other data than the run's: pack the same text with the "
+        return err_set(e, BRG_E_MANIFEST,
+                       "%s holds other data than the run's: pack the same text with the "
                        "same settings, or copy the run's data set here",
                        o->data_dir ? o->data_dir : "the caller");
     return BRG_OK;
@@ -203,11 +217,19 @@ const char *brg_model_json(const struct brg_site *s) {
 int brg_run(const struct brg_site *s, struct brg_run *out) {
     if (!out || out->struct_bytes != sizeof *out) return BRG_FAIL_USAGE;
     const struct wire_run *r = &s->run;
-    *out = (struct brg_run){
-        .struct_bytes = sizeof *out, .parameters = r->parameters, .positions = r->positions,
-        .seq_len = r->seq_len, .vocab_size = r->vocab_size, .epochs = r->epochs,
-        .steps_per_round = r->steps, .beta1 = r->beta1, .beta2 = r->beta2, .eps = r->eps,
-        .weight_decay = r->weight_decay, .clip = r->clip, .lr = r->lr};
+    *out = (struct brg_run){.struct_bytes = sizeof *out,
+                            .parameters = r->parameters,
+                            .positions = r->positions,
+                            .seq_len = r->seq_len,
+                            .vocab_size = r->vocab_size,
+                            .epochs = r->epochs,
+                            .steps_per_round = r->steps,
+                            .beta1 = r->beta1,
+                            .beta2 = r->beta2,
+                            .eps = r->eps,
+                            .weight_decay = r->weight_decay,
+                            .clip = r->clip,
+                            .lr = r->lr};
     return BRG_GO;
 }
 
@@ -223,7 +245,8 @@ static enum brg_status table_take(struct brg_site *s, const struct brg_trainer *
         for (uint32_t k = 0; good && k < x->dims; k++)
             good = x->shape[k] > 0 && !__builtin_mul_overflow(n, x->shape[k], &n);
         if (!good || total + n < total)
-            return err_set(e, BRG_E_USAGE, "tensor %zu: want a name, 1 to %d dimensions, sizes above 0", i,
+            return err_set(e, BRG_E_USAGE,
+                           "tensor %zu: want a name, 1 to %d dimensions, sizes above 0", i,
                            TENSOR_DIMS_MAX);
         tensors_add(&s->table, x->name, TENSOR_F32, x->dims, x->shape);
         total += n;
@@ -231,16 +254,19 @@ static enum brg_status table_take(struct brg_site *s, const struct brg_trainer *
     s->elements = total;
     s->tensors_hash = tensors_hash(&s->table);
     if (total != s->run.parameters || !hash_equal(&s->tensors_hash, &s->run.tensors))
-        return err_set(e, BRG_E_MODEL, "this model's tensors (%zu, %" PRIu64 " parameters) are not the run's "
-                       "(%" PRIu64 " parameters): names, shapes and order must be equal", t->tensors_count,
-                       total, s->run.parameters);
+        return err_set(e, BRG_E_MODEL,
+                       "this model's tensors (%zu, %" PRIu64 " parameters) are not the run's "
+                       "(%" PRIu64 " parameters): names, shapes and order must be equal",
+                       t->tensors_count, total, s->run.parameters);
     return BRG_OK;
 }
 
-static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
+static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer *t,
+                                    struct err *e) {
     if (!t || t->struct_bytes != sizeof *t || t->arrays_count > SITE_ARRAYS_MAX ||
         t->counters_count > SITE_COUNTERS_MAX)
-        return err_set(e, BRG_E_USAGE, "struct brg_trainer: wrong size, or more than %d arrays or counters",
+        return err_set(e, BRG_E_USAGE,
+                       "struct brg_trainer: wrong size, or more than %d arrays or counters",
                        SITE_ARRAYS_MAX);
     TRY(table_take(s, t, e));
     for (size_t i = 0; i < t->arrays_count; i++) {
@@ -257,21 +283,33 @@ static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer
     if (!s->theta) s->theta = s->theta_own = try_mem_alloc(s->elements, sizeof(float));
     s->s = try_mem_alloc(s->elements, sizeof(float));
     if (!s->theta || !s->s)
-        return err_set(e, BRG_E_MEMORY, "no memory for two vectors of %" PRIu64 " weights", s->elements);
+        return err_set(e, BRG_E_MEMORY, "no memory for two vectors of %" PRIu64 " weights",
+                       s->elements);
     return BRG_OK;
 }
 
 static void core_begin(struct brg_site *s) {
     const struct wire_run *r = &s->run;
-    struct site_settings set = {
-        .run = r->run, .fingerprint = s->fingerprint, .tensors = s->tensors_hash,
-        .tokens_per_sample = r->seq_len, .elements = s->elements, .codec = (enum codec)r->codec,
-        .batch = s->batch, .pending_max = 1, .steps_target = r->steps, .seed = s->seed,
-        .retry_min_ns = 250 * (time_ns)NS_PER_MS, .retry_max_ns = s->timeout_ns,
-        .answer_ns = TIME_NS_NEVER, .warmup_steps = s->warmup_steps,
-        .schedule = {.kind = (enum schedule_kind)r->schedule, .lr = r->lr,
-                     .lr_min_ratio = r->lr_min_ratio, .tokens_total = r->tokens_total,
-                     .tokens_warmup = r->warmup_tokens, .decay_share = r->decay_share}};
+    struct site_settings set = {.run = r->run,
+                                .fingerprint = s->fingerprint,
+                                .tensors = s->tensors_hash,
+                                .tokens_per_sample = r->seq_len,
+                                .elements = s->elements,
+                                .codec = (enum codec)r->codec,
+                                .batch = s->batch,
+                                .pending_max = 1,
+                                .steps_target = r->steps,
+                                .seed = s->seed,
+                                .retry_min_ns = 250 * (time_ns)NS_PER_MS,
+                                .retry_max_ns = s->timeout_ns,
+                                .answer_ns = TIME_NS_NEVER,
+                                .warmup_steps = s->warmup_steps,
+                                .schedule = {.kind = (enum schedule_kind)r->schedule,
+                                             .lr = r->lr,
+                                             .lr_min_ratio = r->lr_min_ratio,
+                                             .tokens_total = r->tokens_total,
+                                             .tokens_warmup = r->warmup_tokens,
+                                             .decay_share = r->decay_share}};
     memcpy(set.name, s->name, sizeof set.name);
     struct id128 boot;
     os_random(boot.v, sizeof boot.v);
@@ -309,8 +347,10 @@ static void restore(struct brg_site *s) {
     enum brg_status status = local_checkpoint_read(s, &e);
     if (status == BRG_E_MISSING) return;
     if (status != BRG_OK) {
-        log_line(LOG_WARN, "site", "checkpoint_unusable", "text=\"%s\" remedy=\"joining afresh; local work "
-                 "that was not handed in is done again\"", e.text);
+        log_line(LOG_WARN, "site", "checkpoint_unusable",
+                 "text=\"%s\" remedy=\"joining afresh; local work "
+                 "that was not handed in is done again\"",
+                 e.text);
         return;
     }
     status = files_check(s, &e);
@@ -320,9 +360,11 @@ static void restore(struct brg_site *s) {
         site_notes(s, &s->out.notes);
         return;
     }
-    log_line(LOG_INFO, "site", "restored", "steps=%" PRIu64 " version=%" PRIu64 " segment_steps=%" PRIu64
-             " contributions=%u leases=%u", s->core.steps_total, s->core.base, s->core.seg.steps,
-             s->core.deltas_count, s->core.leases_count);
+    log_line(LOG_INFO, "site", "restored",
+             "steps=%" PRIu64 " version=%" PRIu64 " segment_steps=%" PRIu64
+             " contributions=%u leases=%u",
+             s->core.steps_total, s->core.base, s->core.seg.steps, s->core.deltas_count,
+             s->core.leases_count);
 }
 
 static enum brg_status join_begin(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
@@ -368,13 +410,18 @@ int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns
             site_notes(s, &s->out.notes);
             site_tick(s);
         }
-        if (s->core.state == SITE_ACTIVE && s->core.loaded) result = BRG_GO;
-        else if (s->core.complete) result = BRG_COMPLETE;
-        else if (site_cancelled(s)) result = BRG_DRAIN;
-        else site_nap(s, until);
+        if (s->core.state == SITE_ACTIVE && s->core.loaded)
+            result = BRG_GO;
+        else if (s->core.complete)
+            result = BRG_COMPLETE;
+        else if (site_cancelled(s))
+            result = BRG_DRAIN;
+        else
+            site_nap(s, until);
     } while (result == BRG_FAIL_TIMEOUT && os_now() < until);
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    if (result == BRG_FAIL_TIMEOUT) snprintf(s->why, sizeof s->why, "the hub did not let this site in yet");
+    if (result == BRG_FAIL_TIMEOUT)
+        snprintf(s->why, sizeof s->why, "the hub did not let this site in yet");
     return result;
 }
 
@@ -394,7 +441,8 @@ static bool close_politely(struct brg_site *s, time_ns until) {
                 log_line(LOG_ERROR, "site", "handing_in_failed", "text=\"%s\"", e.text);
             more = s->changes != before;
             site_notes(s, &s->out.notes);
-            if (changed & BRG_CHANGED_HANDED_IN && !s->snap.busy) { /* before the network may fail */
+            if (changed & BRG_CHANGED_HANDED_IN &&
+                !s->snap.busy) { /* before the network may fail */
                 struct write_job *job = mem_alloc(1, sizeof *job);
                 if (!local_checkpoint_begin(s, job)) mem_free(job);
             }
@@ -415,16 +463,19 @@ int brg_close(struct brg_site *s, int64_t timeout_ns) {
         CHECK(pthread_mutex_lock(&s->lock) == 0);
         bool stopped = s->core.state == SITE_STOPPED;
         bool clean = !stopped && close_politely(s, until);
-        if (s->core.state == SITE_STOPPED) result = (int)s->core.stop_status;
-        else if (!clean) result = BRG_FAIL_TIMEOUT;
+        if (s->core.state == SITE_STOPPED)
+            result = (int)s->core.stop_status;
+        else if (!clean)
+            result = BRG_FAIL_TIMEOUT;
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
         /* After FENCED this directory may belong to somebody else's process by now: hands off. */
         if (result != BRG_FAIL_FENCED && s->core.loaded && s->changes != s->changes_saved)
             (void)brg_checkpoint(s);
         site_threads_stop(s);
-        log_line(LOG_INFO, "site", "closed", "result=%s steps=%" PRIu64 " samples=%" PRIu64
-                 " handed_in=%" PRIu64 " pending=%u", brg_status_name(result), s->core.steps_total,
-                 s->core.samples_total, s->core.handed_in, s->core.deltas_count);
+        log_line(LOG_INFO, "site", "closed",
+                 "result=%s steps=%" PRIu64 " samples=%" PRIu64 " handed_in=%" PRIu64 " pending=%u",
+                 brg_status_name(result), s->core.steps_total, s->core.samples_total,
+                 s->core.handed_in, s->core.deltas_count);
     }
     site_free(s);
     return result;

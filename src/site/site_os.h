@@ -15,9 +15,20 @@
 #include "store/store.h"
 #include "wire/client.h"
 
-enum { SITE_ARRAYS_MAX = 16, SITE_COUNTERS_MAX = 16, SITE_CORE_BYTES_MAX = 256 * 1024, SITE_ORDERS = 4 };
+enum {
+    SITE_ARRAYS_MAX = 16,
+    SITE_COUNTERS_MAX = 16,
+    SITE_CORE_BYTES_MAX = 256 * 1024,
+    SITE_ORDERS = 4
+};
 
-enum line { LINE_CONTROL, LINE_BEAT, LINE_UP, LINE_DOWN, LINES_COUNT }; /* a thread and a connection */
+enum line {
+    LINE_CONTROL,
+    LINE_BEAT,
+    LINE_UP,
+    LINE_DOWN,
+    LINES_COUNT
+}; /* a thread and a connection */
 
 struct write_job { /* a contribution's file, or a local checkpoint */
     struct write_job *next;
@@ -25,15 +36,15 @@ struct write_job { /* a contribution's file, or a local checkpoint */
     struct id128 did;
     uint8_t *bytes; /* a contribution: header and payload */
     uint64_t bytes_count;
-    uint64_t base_kept;    /* checkpoint: versions below are not needed once it is durable */
-    uint32_t dids_count;   /* checkpoint: contributions it names */
+    uint64_t base_kept;  /* checkpoint: versions below are not needed once it is durable */
+    uint32_t dids_count; /* checkpoint: contributions it names */
     struct id128 dids[SITE_PENDING_MAX];
     bool done;
     enum brg_status status; /* a job that somebody waits for is freed by the waiter */
     bool waited_for;
 };
 
-struct snapshot { /* memory behind one checkpoint under way; one at a time */
+struct snapshot {   /* memory behind one checkpoint under way; one at a time */
     float *vectors; /* theta, S, arrays */
     struct buf core;
     uint64_t counters[SITE_COUNTERS_MAX];
@@ -42,7 +53,8 @@ struct snapshot { /* memory behind one checkpoint under way; one at a time */
 };
 
 struct brg_site {
-    pthread_mutex_t lock; /* guards core and everything below that is not the training thread's own */
+    pthread_mutex_t
+        lock; /* guards core and everything below that is not the training thread's own */
     pthread_cond_t changed;
     struct site_core core;
     struct site_out out;
@@ -93,7 +105,8 @@ struct brg_site {
 };
 
 /* All with the lock held. */
-void site_event(struct brg_site *s, const struct site_event *ev); /* steps the core, hands duties out */
+void site_event(struct brg_site *s,
+                const struct site_event *ev); /* steps the core, hands duties out */
 void site_tick(struct brg_site *s);
 void site_notes(struct brg_site *s, struct buf *notes);
 /* Waits on changed until `until` (TIME_NS_NEVER: no limit) or 100 ms at most, so that flags set by
@@ -104,23 +117,26 @@ bool site_cancelled(struct brg_site *s);
 /* threads_os.c */
 enum brg_status site_threads_start(struct brg_site *s, struct err *e) MUST_USE;
 void site_threads_stop(struct brg_site *s); /* without the lock */
-void site_writer_drain(struct brg_site *s); /* lock held: waits until the writer has nothing to do */
+void site_writer_drain(
+    struct brg_site *s); /* lock held: waits until the writer has nothing to do */
 
 /* local_os.c: files of the state directory */
 void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]);
 void local_delta_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]);
 /* The checkpoint of `version` is whole and of this run; its tokens and theta's hash. */
 enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bool deep,
-                                  uint64_t *out_tokens, struct hash *out_theta, struct err *e) MUST_USE;
+                                  uint64_t *out_tokens, struct hash *out_theta, struct err *e)
+    MUST_USE;
 /* Copies the state into the snapshot and queues the writing. False: the last one is still under way. */
 bool local_checkpoint_begin(struct brg_site *s, struct write_job *job);
-enum brg_status local_checkpoint_write(struct brg_site *s, struct write_job *job, struct err *e) MUST_USE;
+enum brg_status local_checkpoint_write(struct brg_site *s, struct write_job *job, struct err *e)
+    MUST_USE;
 /* E_MISSING: there is none. */
 enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) MUST_USE;
 void local_sweep(struct brg_site *s, const struct write_job *checkpoint); /* lock held */
 
-/* duty_os.c: what the training thread does to the weights; lock held. A duty that can not be done yet
- * changes nothing. */
-enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e) MUST_USE;
+/* duty_os.c: what the training thread does to the weights; lock held */
+enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e)
+    MUST_USE;
 
 #endif

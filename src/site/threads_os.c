@@ -113,8 +113,10 @@ static void message_loop(struct brg_site *s, enum line line) {
         if (!s->job_new[line]) {
             /* The control thread also keeps the core's timers. */
             time_ns until = line == LINE_CONTROL ? site_expiry(&s->core) : TIME_NS_NEVER;
-            if (line == LINE_CONTROL && until <= os_now()) site_tick(s);
-            else wait_until(s, until);
+            if (line == LINE_CONTROL && until <= os_now())
+                site_tick(s);
+            else
+                wait_until(s, until);
             continue;
         }
         s->job_new[line] = false;
@@ -123,7 +125,8 @@ static void message_loop(struct brg_site *s, enum line line) {
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
         struct err e = {0};
         enum brg_status status = client_post(s->clients[line], r, a, &e);
-        if (line == LINE_CONTROL && status == BRG_OK) FAULT("site.answered"); /* known to the hub alone */
+        if (line == LINE_CONTROL && status == BRG_OK)
+            FAULT("site.answered"); /* known to the hub alone */
         CHECK(pthread_mutex_lock(&s->lock) == 0);
         deliver(s, line, id, status, a, &e);
     }
@@ -168,8 +171,9 @@ static void *up_main(void *user) {
         else if (!atomic_load(&s->stopping))
             log_line(LOG_WARN, "site", "upload_failed", "text=\"%s\"", e.text);
         CHECK(pthread_mutex_lock(&s->lock) == 0);
-        site_event(s, &(struct site_event){
-            .kind = status == BRG_OK ? SITE_UPLOADED : SITE_UPLOAD_FAILED, .did = did});
+        site_event(
+            s, &(struct site_event){.kind = status == BRG_OK ? SITE_UPLOADED : SITE_UPLOAD_FAILED,
+                                    .did = did});
     }
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     return NULL;
@@ -291,7 +295,8 @@ void site_writer_drain(struct brg_site *s) {
 /* ---- Start and stop ------------------------------------------------------------------------------ */
 
 enum brg_status site_threads_start(struct brg_site *s, struct err *e) {
-    static void *(*const mains[LINES_COUNT])(void *) = {control_main, beat_main, up_main, down_main};
+    static void *(*const mains[LINES_COUNT])(void *) = {control_main, beat_main, up_main,
+                                                        down_main};
     struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = s->timeout_ns};
     for (int i = 0; i < LINES_COUNT; i++)
         if (!s->clients[i]) TRY(client_open(&o, &s->clients[i], e));

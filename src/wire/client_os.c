@@ -56,20 +56,22 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
     bool http = strncmp(o->url, "http://", 7) == 0 || strncmp(o->url, "https://", 8) == 0;
     size_t n = strlen(o->url);
     if (!http || n + 160 > URL_MAX)
-        return err_set(e, BRG_E_CONFIG, "hub address \"%.200s\": want http://HOST:PORT or https://...",
-                       o->url);
+        return err_set(e, BRG_E_CONFIG,
+                       "hub address \"%.200s\": want http://HOST:PORT or https://...", o->url);
     struct client *c = mem_alloc(1, sizeof *c);
     memcpy(c->url, o->url, n + 1);
     while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
     c->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
     c->fd = -1;
     const char *history = getenv("BERINGIA_HISTORY"); /* nobody calls setenv once threads run */
-    c->history = history && *history ? open(history, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    c->history =
+        history && *history ? open(history, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
     buf_init(&c->body, WIRE_BODY_MAX);
     c->curl = curl_easy_init();
     bool good = c->curl && headers_add(&c->headers_json, "Content-Type: application/json") &&
                 headers_add(&c->headers_blob, "Content-Type: application/octet-stream") &&
-                headers_add(&c->headers_blob, "Expect:") && headers_add(&c->headers_json, "Expect:");
+                headers_add(&c->headers_blob, "Expect:") &&
+                headers_add(&c->headers_json, "Expect:");
     if (good && o->token && *o->token) {
         char line[400];
         snprintf(line, sizeof line, "Authorization: Bearer %s", o->token);
@@ -167,8 +169,7 @@ static enum brg_status request_perform(struct client *c, struct err *e) {
     if (c->body.overflow)
         return err_set(e, BRG_E_MESSAGE, "%s: the answer is longer than %d bytes", c->url,
                        WIRE_BODY_MAX);
-    return err_set(e, BRG_E_NET, "%s: %s", c->url,
-                   c->error[0] ? c->error : curl_easy_strerror(rc));
+    return err_set(e, BRG_E_NET, "%s: %s", c->url, c->error[0] ? c->error : curl_easy_strerror(rc));
 }
 
 /* The first bytes of a body for people: no control characters, no line ends. */
@@ -190,7 +191,8 @@ static enum brg_status answer_judge(struct client *c, const char *what, const st
     const char *who = markup ? " (a web page, so not from the hub: check the address and the proxy)"
                              : "";
     if (c->http == 407)
-        return err_set(e, BRG_E_NET, "%s: the proxy wants a user name and password (HTTP 407)", c->url);
+        return err_set(e, BRG_E_NET, "%s: the proxy wants a user name and password (HTTP 407)",
+                       c->url);
     if (c->http == 404 && !markup)
         return err_set(e, BRG_E_MISSING, "%s: the hub does not have %s (HTTP 404)", c->url, what);
     if (c->http == 401 || c->http == 403)
@@ -211,12 +213,16 @@ static void history_put(struct client *c, const struct wire_request *r, const st
                         time_ns sent, enum brg_status status) {
     if (c->history < 0) return;
     AUTO_BUF struct buf line = {.bytes_max = 3 * (size_t)WIRE_BODY_MAX};
-    buf_printf(&line, "{\"pid\":%ld,\"sent\":%" PRId64 ",\"got\":%" PRId64 ",\"kind\":\"%s\",\"status\":\"%s\","
-               "\"http\":%ld,\"asked\":", (long)getpid(), (int64_t)sent, (int64_t)os_now(),
-               wire_kind_name(r->kind), status_name(status), c->http);
+    buf_printf(&line,
+               "{\"pid\":%ld,\"sent\":%" PRId64 ",\"got\":%" PRId64
+               ",\"kind\":\"%s\",\"status\":\"%s\","
+               "\"http\":%ld,\"asked\":",
+               (long)getpid(), (int64_t)sent, (int64_t)os_now(), wire_kind_name(r->kind),
+               status_name(status), c->http);
     buf_put(&line, asked->data, asked->bytes_count);
     if (status == BRG_OK) {
-        while (c->body.bytes_count > 0 && c->body.data[c->body.bytes_count - 1] <= ' ') c->body.bytes_count--;
+        while (c->body.bytes_count > 0 && c->body.data[c->body.bytes_count - 1] <= ' ')
+            c->body.bytes_count--;
         buf_printf(&line, ",\"answer\":");
         buf_put(&line, c->body.data, c->body.bytes_count);
     }
@@ -245,8 +251,7 @@ enum brg_status client_post(struct client *c, const struct wire_request *r, stru
         read = wire_answer_decode(r->kind, c->body.data, c->body.bytes_count, &a, &why);
     history_put(c, r, &body, sent, read);
     TRY(status);
-    if (read != BRG_OK)
-        return answer_judge(c, wire_kind_name(r->kind), &why, e);
+    if (read != BRG_OK) return answer_judge(c, wire_kind_name(r->kind), &why, e);
     *out = a;
     return BRG_OK;
 }
@@ -361,14 +366,16 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
         TRY(upload_piece(c, url, fd, bytes, &offset, e));
         turns = offset > before ? 0 : turns + 1;
         if (turns > 4)
-            return err_set(e, BRG_E_NET, "%s: the upload is stuck at byte %" PRIu64, c->url, offset);
+            return err_set(e, BRG_E_NET, "%s: the upload is stuck at byte %" PRIu64, c->url,
+                           offset);
     }
     return BRG_OK;
 }
 
 /* ---- Download --------------------------------------------------------------------------------- */
 
-enum brg_status client_download(struct client *c, uint64_t version, const char *path, struct err *e) {
+enum brg_status client_download(struct client *c, uint64_t version, const char *path,
+                                struct err *e) {
     char part[OS_PATH_MAX], url[URL_MAX + 96];
     size_t n = strlen(path);
     CHECK(n + 6 < sizeof part);

@@ -27,11 +27,21 @@ static void tick(struct bench *b) {
 }
 
 static struct site_settings settings(void) {
-    struct site_settings s = {
-        .name = "a", .run = {{1}}, .fingerprint = {{2}}, .tensors = {{3}}, .tokens_per_sample = 10,
-        .elements = 4, .codec = CODEC_FP32, .batch = 4, .pending_max = 1, .steps_target = 3, .seed = 7,
-        .retry_min_ns = NS_PER_S, .retry_max_ns = 8 * (time_ns)NS_PER_S, .answer_ns = TIME_NS_NEVER,
-        .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.5}};
+    struct site_settings s = {.name = "a",
+                              .run = {{1}},
+                              .fingerprint = {{2}},
+                              .tensors = {{3}},
+                              .tokens_per_sample = 10,
+                              .elements = 4,
+                              .codec = CODEC_FP32,
+                              .batch = 4,
+                              .pending_max = 1,
+                              .steps_target = 3,
+                              .seed = 7,
+                              .retry_min_ns = NS_PER_S,
+                              .retry_max_ns = 8 * (time_ns)NS_PER_S,
+                              .answer_ns = TIME_NS_NEVER,
+                              .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.5}};
     return s;
 }
 
@@ -62,11 +72,13 @@ static struct wire_answer *answer(struct bench *b, enum wire_code code) {
 }
 
 static void deliver(struct bench *b) {
-    event(b, &(struct site_event){.kind = SITE_ANSWER, .id = b->core.control.id, .u.answer = &b->a});
+    event(b,
+          &(struct site_event){.kind = SITE_ANSWER, .id = b->core.control.id, .u.answer = &b->a});
 }
 
 static struct wire_round round_at(uint64_t head) {
-    return (struct wire_round){.head = head, .tokens = head * 100, .tokens_per_step = 40, .steps_target = 3};
+    return (struct wire_round){
+        .head = head, .tokens = head * 100, .tokens_per_step = 40, .steps_target = 3};
 }
 
 static void expect(const struct bench *b, enum wire_kind kind) {
@@ -101,14 +113,18 @@ static void grant(struct bench *b, uint64_t start, uint64_t count) {
     expect(b, WIRE_LEASE);
     struct wire_answer *a = answer(b, WIRE_OK);
     a->u.lease.granted = true;
-    a->u.lease.lease = (struct wire_lease){.tok = ++b->tok, .nonce = b->tok * 3, .ranges_count = 1,
-                                           .count = count, .ranges = {{start, count}}};
+    a->u.lease.lease = (struct wire_lease){.tok = ++b->tok,
+                                           .nonce = b->tok * 3,
+                                           .ranges_count = 1,
+                                           .count = count,
+                                           .ranges = {{start, count}}};
     a->u.lease.round = round_at(b->head);
     deliver(b);
 }
 
 static void nothing_to_lease(struct bench *b) {
-    answer(b, WIRE_OK)->u.lease = (struct wire_lease_answer){.wait_ms = 1000, .round = round_at(b->head)};
+    answer(b, WIRE_OK)->u.lease =
+        (struct wire_lease_answer){.wait_ms = 1000, .round = round_at(b->head)};
     deliver(b);
 }
 
@@ -187,8 +203,8 @@ static struct wire_commit_answer *outcome(struct bench *b, enum outcome o, uint6
 static void staged_with_rest(struct bench *b, uint64_t start, uint64_t count) {
     struct wire_commit_answer *a = outcome(b, OUTCOME_STAGED, 0);
     a->has_rest = true;
-    a->rest = (struct wire_lease){.tok = ++b->tok, .nonce = 1, .ranges_count = 1, .count = count,
-                                  .ranges = {{start, count}}};
+    a->rest = (struct wire_lease){
+        .tok = ++b->tok, .nonce = 1, .ranges_count = 1, .count = count, .ranges = {{start, count}}};
     deliver(b);
 }
 
@@ -239,8 +255,10 @@ TEST(site_S2_a_wrong_byte_anywhere_never_crashes_and_never_half_loads) {
     for (size_t at = 0; at < good.bytes_count; at++) {
         struct bench *c = bench_new();
         good.data[at] ^= 0x81;
-        if (site_load(&c->core, good.data, good.bytes_count, &e) == BRG_OK) site_check(&c->core);
-        else assert_false(c->core.loaded);
+        if (site_load(&c->core, good.data, good.bytes_count, &e) == BRG_OK)
+            site_check(&c->core);
+        else
+            assert_false(c->core.loaded);
         good.data[at] ^= 0x81;
         assert_int_equal(site_load(&c->core, good.data, at, &e), BRG_E_CHECKPOINT);
         bench_free(c);
@@ -461,7 +479,8 @@ TEST(site_S8_after_a_restart_the_outcome_is_asked_for_first) {
     expect(c, WIRE_OUTCOME);
     outcome(c, OUTCOME_UNKNOWN, 0);
     deliver(c);
-    expect(c, WIRE_JOIN); /* with the leases of the contribution: 101 (its rest is in use) and 102 */
+    expect(c,
+           WIRE_JOIN); /* with the leases of the contribution: 101 (its rest is in use) and 102 */
     assert_int_equal(c->core.control.request.u.join.resume_count, 2);
     struct wire_answer *a = answer(c, WIRE_OK);
     a->u.join.inc = 6;
@@ -654,7 +673,8 @@ TEST(site_core_an_old_answer_changes_nothing) {
     uint64_t id = b->core.control.id;
     struct wire_answer old = *answer(b, WIRE_OK);
     old.u.lease.granted = true;
-    old.u.lease.lease = (struct wire_lease){.tok = 500, .ranges_count = 1, .count = 5, .ranges = {{90, 5}}};
+    old.u.lease.lease =
+        (struct wire_lease){.tok = 500, .ranges_count = 1, .count = 5, .ranges = {{90, 5}}};
     nothing_to_lease(b);
     event(b, &(struct site_event){.kind = SITE_ANSWER, .id = id, .u.answer = &old});
     assert_null(core_lease_find(&b->core, 500));

@@ -10,8 +10,14 @@
 static const time_ns S = NS_PER_S;
 
 static struct world_options plain(uint64_t seed) {
-    return (struct world_options){.seed = seed, .sites = 2, .epochs = 1, .positions = 400, .batch = 4,
-                                  .steps = 8, .codec = CODEC_FP32, .limit = 3600 * S};
+    return (struct world_options){.seed = seed,
+                                  .sites = 2,
+                                  .epochs = 1,
+                                  .positions = 400,
+                                  .batch = 4,
+                                  .steps = 8,
+                                  .codec = CODEC_FP32,
+                                  .limit = 3600 * S};
 }
 
 static struct world_counts run(const struct world_options *o) {
@@ -22,12 +28,15 @@ static struct world_counts run(const struct world_options *o) {
     if (!done || wrong > 0) {
         struct hub_view v = {0};
         if (world_hub(w)) hub_view(world_hub(w), world_now(w), &v);
-        fprintf(stderr, "seed %llu: done %d, wrong %llu; head %llu merged %llu leased %llu staged %llu available "
-                "%llu; %llu crashes %llu resets\n", (unsigned long long)o->seed, done,
-                (unsigned long long)wrong, (unsigned long long)v.head,
-                (unsigned long long)v.counts.merged, (unsigned long long)v.counts.leased,
-                (unsigned long long)v.counts.staged, (unsigned long long)v.counts.available,
-                (unsigned long long)n.crashes, (unsigned long long)n.resets);
+        fprintf(stderr,
+                "seed %llu: done %d, wrong %llu; head %llu merged %llu leased %llu staged %llu "
+                "available "
+                "%llu; %llu crashes %llu resets\n",
+                (unsigned long long)o->seed, done, (unsigned long long)wrong,
+                (unsigned long long)v.head, (unsigned long long)v.counts.merged,
+                (unsigned long long)v.counts.leased, (unsigned long long)v.counts.staged,
+                (unsigned long long)v.counts.available, (unsigned long long)n.crashes,
+                (unsigned long long)n.resets);
     }
     assert_true(done);
     assert_int_equal(wrong, 0);
@@ -60,7 +69,7 @@ static struct world_options swarm(uint64_t seed) {
     struct world_faults *f = &o.faults;
 #define DRAW(field, rate)                                                                          \
     do {                                                                                           \
-        if (prng_below(&p, 2) == 0) f->field = (rate) * prng_unit(&p);                             \
+        if (prng_below(&p, 2) == 0) f->field = (rate)*prng_unit(&p);                               \
     } while (0)
     DRAW(lose, 0.3);
     DRAW(twice, 0.3);
@@ -106,10 +115,12 @@ TEST_TIMEOUT(site_world_any_faults_end_with_every_position_once, 300) {
         all.cuts += n.cuts;
         all.steps += n.steps;
     }
-    printf("merges %llu cuts %llu crashes %llu twins %llu hub crashes %llu resets %llu fenced %llu\n",
-           (unsigned long long)all.merges, (unsigned long long)all.cuts, (unsigned long long)all.crashes,
-           (unsigned long long)all.twins, (unsigned long long)all.hub_crashes,
-           (unsigned long long)all.resets, (unsigned long long)all.fenced);
+    printf(
+        "merges %llu cuts %llu crashes %llu twins %llu hub crashes %llu resets %llu fenced %llu\n",
+        (unsigned long long)all.merges, (unsigned long long)all.cuts,
+        (unsigned long long)all.crashes, (unsigned long long)all.twins,
+        (unsigned long long)all.hub_crashes, (unsigned long long)all.resets,
+        (unsigned long long)all.fenced);
     if (last - first < 50) return;
     assert_true(all.crashes > 20);
     assert_true(all.twins > 5);

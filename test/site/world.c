@@ -8,8 +8,19 @@
 
 #include "store/store.h"
 
-enum event_kind { EV_TO_HUB, EV_TO_SITE, EV_TRAIN, EV_TIMER, EV_HUB_TICK, EV_MERGED, EV_UPLOAD,
-                  EV_DOWNLOAD, EV_STORED, EV_RESTART, EV_HUB_START };
+enum event_kind {
+    EV_TO_HUB,
+    EV_TO_SITE,
+    EV_TRAIN,
+    EV_TIMER,
+    EV_HUB_TICK,
+    EV_MERGED,
+    EV_UPLOAD,
+    EV_DOWNLOAD,
+    EV_STORED,
+    EV_RESTART,
+    EV_HUB_START
+};
 
 struct event {
     time_ns at;
@@ -223,7 +234,8 @@ void world_event(struct world *w, uint32_t slot, const struct site_event *ev) {
     if (o->has_control) request_send(w, slot, &o->control, o->control_id, false);
     if (o->has_beat) request_send(w, slot, &o->beat, o->beat_id, true);
     if (o->has_upload) post(w, EV_UPLOAD, w->now + delay(w), slot)->did = o->upload_did;
-    if (o->has_download) post(w, EV_DOWNLOAD, w->now + delay(w), slot)->version = o->download_version;
+    if (o->has_download)
+        post(w, EV_DOWNLOAD, w->now + delay(w), slot)->version = o->download_version;
     time_ns t = site_expiry(&m->core);
     if (t != TIME_NS_NEVER && (m->timer <= w->now || t < m->timer)) {
         m->timer = t;
@@ -240,7 +252,8 @@ static void duty_cut(struct world *w, struct member *m, uint32_t slot) {
     struct blob *b = &w->blobs[w->blobs_count++];
     b->d = mem_alloc(w->weights, sizeof(float));
     bool still = m->core.seg.steps == 0;
-    enum brg_status s = weights_cut(w->o.codec, m->s, still ? m->s : m->theta, w->weights, w->coded, w->scratch);
+    enum brg_status s =
+        weights_cut(w->o.codec, m->s, still ? m->s : m->theta, w->weights, w->coded, w->scratch);
     CHECK(s == BRG_OK);
     s = codec_decode(w->o.codec, w->coded, w->weights, b->d);
     CHECK(s == BRG_OK);
@@ -324,7 +337,8 @@ static void train(struct world *w, uint32_t slot) {
     tick(w, slot);
     if (c->state == SITE_STOPPED || c->state == SITE_GONE) return;
     double speed = 0.5 + 0.5 * (double)(slot % WORLD_SITES);
-    post(w, EV_TRAIN, w->now + (time_ns)((0.05 + 0.2 * prng_unit(&w->prng)) / speed * NS_PER_S), slot);
+    post(w, EV_TRAIN, w->now + (time_ns)((0.05 + 0.2 * prng_unit(&w->prng)) / speed * NS_PER_S),
+         slot);
 }
 
 /* ---- Local checkpoints, crashes, twins ------------------------------------------------------------- */
@@ -344,13 +358,20 @@ void world_save(struct world *w, uint32_t slot) {
 
 static void member_start(struct world *w, uint32_t slot) {
     struct member *m = &w->sites[slot];
-    struct site_settings set = {
-        .run = w->settings.run, .fingerprint = w->settings.fingerprint, .tensors = w->settings.tensors,
-        .tokens_per_sample = w->settings.seq_len, .elements = w->weights, .codec = w->o.codec,
-        .batch = w->o.batch, .pending_max = 1, .steps_target = w->o.steps, .seed = prng_u64(&w->prng),
-        .retry_min_ns = NS_PER_S / 4, .retry_max_ns = 8 * (time_ns)NS_PER_S,
-        .answer_ns = 2 * (time_ns)NS_PER_S,
-        .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001}};
+    struct site_settings set = {.run = w->settings.run,
+                                .fingerprint = w->settings.fingerprint,
+                                .tensors = w->settings.tensors,
+                                .tokens_per_sample = w->settings.seq_len,
+                                .elements = w->weights,
+                                .codec = w->o.codec,
+                                .batch = w->o.batch,
+                                .pending_max = 1,
+                                .steps_target = w->o.steps,
+                                .seed = prng_u64(&w->prng),
+                                .retry_min_ns = NS_PER_S / 4,
+                                .retry_max_ns = 8 * (time_ns)NS_PER_S,
+                                .answer_ns = 2 * (time_ns)NS_PER_S,
+                                .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001}};
     memcpy(set.name, m->name, sizeof set.name);
     struct id128 boot;
     put_le64(boot.v, prng_u64(&w->prng));
@@ -416,8 +437,10 @@ uint32_t world_twin(struct world *w, uint32_t slot) {
 
 static void faults_of_site(struct world *w, uint32_t slot) {
     const struct world_faults *f = &w->o.faults;
-    if (chance(w, f->crash)) world_crash(w, slot, !chance(w, f->forget / (f->crash + f->forget + 1e-9)));
-    else if (chance(w, f->twin)) (void)world_twin(w, slot);
+    if (chance(w, f->crash))
+        world_crash(w, slot, !chance(w, f->forget / (f->crash + f->forget + 1e-9)));
+    else if (chance(w, f->twin))
+        (void)world_twin(w, slot);
 }
 
 static void on_site_event(struct world *w, struct event *e) {
@@ -447,7 +470,8 @@ static void on_site_event(struct world *w, struct event *e) {
     if (m->core.state == SITE_STOPPED) {
         if (m->core.stop_status == BRG_E_FENCED) w->n.fenced++;
         m->alive = false;
-        if (e->slot < w->o.sites && m->core.stop_status == BRG_E_FENCED) /* its twin owns the name now */
+        if (e->slot < w->o.sites &&
+            m->core.stop_status == BRG_E_FENCED) /* its twin owns the name now */
             post(w, EV_RESTART, w->now + 60 * (time_ns)NS_PER_S, e->slot);
     }
 }
@@ -544,13 +568,31 @@ struct world *world_create(const struct world_options *o) {
     buf_init(&w->journal, 64 << 20);
     hub_out_init(&w->out);
     w->settings = (struct hub_settings){
-        .run = {{1}}, .fingerprint = {{2}}, .tensors = {{3}}, .parameters = w->weights,
-        .positions = o->positions, .seq_len = 16, .epochs = o->epochs, .order_seed = 1, .steps = o->steps,
-        .quorum = 1, .grace_ns = 5 * (time_ns)NS_PER_S, .staleness_max = 1, .rule = outer_rule_default(),
-        .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001, .tokens_total = 1e6}, .codec = o->codec,
-        .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1, .ttl_ns = 20 * (time_ns)NS_PER_S,
-        .heartbeat_ns = 2 * (time_ns)NS_PER_S, .lease_samples_min = 4, .lease_samples_max = 64,
-        .crashes_max = 1000, .sites_max = 16, .records_per_snapshot = 1 << 30,
+        .run = {{1}},
+        .fingerprint = {{2}},
+        .tensors = {{3}},
+        .parameters = w->weights,
+        .positions = o->positions,
+        .seq_len = 16,
+        .epochs = o->epochs,
+        .order_seed = 1,
+        .steps = o->steps,
+        .quorum = 1,
+        .grace_ns = 5 * (time_ns)NS_PER_S,
+        .staleness_max = 1,
+        .rule = outer_rule_default(),
+        .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001, .tokens_total = 1e6},
+        .codec = o->codec,
+        .beta1 = 0.9,
+        .beta2 = 0.95,
+        .weight_decay = 0.1,
+        .ttl_ns = 20 * (time_ns)NS_PER_S,
+        .heartbeat_ns = 2 * (time_ns)NS_PER_S,
+        .lease_samples_min = 4,
+        .lease_samples_max = 64,
+        .crashes_max = 1000,
+        .sites_max = 16,
+        .records_per_snapshot = 1 << 30,
         .delta_bytes_max = 1 << 20};
     w->versions[0] = mem_alloc(w->weights, sizeof(float));
     w->version_hash[0] = hash_of(w->versions[0], w->weights * sizeof(float));

@@ -15,12 +15,18 @@
 #include "site/core.h"
 #include "site/weights.h"
 
-enum { WORLD_SITES = 3, WORLD_SLOTS = 8, WORLD_WEIGHTS_MAX = 1024, WORLD_VERSIONS_MAX = 4096,
-       WORLD_BLOBS_MAX = 4096, WORLD_EVENTS_MAX = 4096 };
+enum {
+    WORLD_SITES = 3,
+    WORLD_SLOTS = 8,
+    WORLD_WEIGHTS_MAX = 1024,
+    WORLD_VERSIONS_MAX = 4096,
+    WORLD_BLOBS_MAX = 4096,
+    WORLD_EVENTS_MAX = 4096
+};
 
-struct world_faults { /* probabilities a message, or a step of training */
-    double lose, twice, slow;          /* slow: a delay of up to 20 s instead of 50 ms */
-    double crash, twin, forget;        /* forget: a crash that also loses the local checkpoint */
+struct world_faults {           /* probabilities a message, or a step of training */
+    double lose, twice, slow;   /* slow: a delay of up to 20 s instead of 50 ms */
+    double crash, twin, forget; /* forget: a crash that also loses the local checkpoint */
     double hub_crash, save, skip, drain;
     double upload_fails, discard;
 };
@@ -35,8 +41,8 @@ struct world_options {
 };
 
 struct world_counts {
-    uint64_t merges, crashes, twins, hub_crashes, resets, rebases, cuts, fenced, rejected, saves, skipped,
-        steps, wasted;
+    uint64_t merges, crashes, twins, hub_crashes, resets, rebases, cuts, fenced, rejected, saves,
+        skipped, steps, wasted;
 };
 
 struct world;

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The HTTP client against a server that says what the test tells it to: web pages of proxies, cut
+ * transfers, ranges, pieces. What must hold: a clear status and sentence, and no byte twice. */
+#include "../harness.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/os.h"
+#include "wire/client.h"
+
+enum { TURNS_MAX = 8, HEAD_MAX = 4096 };
+
+struct turn { /* one request: what it must contain, and the raw answer */
+    const char *want, *reply;
+};
+
+struct server {
+    int fd;
+    char url[64];
+    pthread_t thread;
+    const struct turn *turns;
+    int turns_count, served;
+    char requests[TURNS_MAX][HEAD_MAX];
+};
+
+static size_t content_length(const char *head) {
+    const char *at = strcasestr(head, "content-length:");
+    return at ? (size_t)strtoul(at + 15, NULL, 10) : 0;
+}
+
+/* A request: the head, and the body behind it as far as the head announces one. */
+static void request_read(int fd, char *out) {
+    size_t n = 0, want = SIZE_MAX;
+    while (n < want && n < HEAD_MAX - 1) {
+        ssize_t got = read(fd, out + n, HEAD_MAX - 1 - n);
+        if (got <= 0) break;
+        n += (size_t)got;
+        out[n] = '\0';
+        const char *end = strstr(out, "\r\n\r\n");
+        if (end && want == SIZE_MAX) want = (size_t)(end + 4 - out) + content_length(out);
+    }
+    out[n] = '\0';
+}
+
+static void *serve(void *user) {
+    struct server *s = user;
+    for (int i = 0; i < s->turns_count; i++) {
+        int c = accept(s->fd, NULL, NULL);
+        if (c < 0) return NULL;
+        request_read(c, s->requests[i]);
+        size_t n = strlen(s->turns[i].reply), sent = 0;
+        while (sent < n) {
+            ssize_t k = write(c, s->turns[i].reply + sent, n - sent);
+            if (k <= 0) break;
+            sent += (size_t)k;
+        }
+        s->served++;
+        close(c);
+    }
+    return NULL;
+}
+
+static void server_start(struct server *s, const struct turn *turns, int count) {
+    memset(s, 0, sizeof *s);
+    s->turns = turns;
+    s->turns_count = count;
+    s->fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    assert_int_equal(bind(s->fd, (struct sockaddr *)&a, n), 0);
+    assert_int_equal(listen(s->fd, 8), 0);
+    assert_int_equal(getsockname(s->fd, (struct sockaddr *)&a, &n), 0);
+    snprintf(s->url, sizeof s->url, "http://127.0.0.1:%d", ntohs(a.sin_port));
+    assert_int_equal(pthread_create(&s->thread, NULL, serve, s), 0);
+}
+
+static void server_stop(struct server *s) {
+    shutdown(s->fd, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->fd);
+    assert_int_equal(s->served, s->turns_count);
+    for (int i = 0; i < s->turns_count; i++)
+        if (!strstr(s->requests[i], s->turns[i].want)) {
+            fprintf(stderr, "request %d lacks \"%s\":\n%s\n", i, s->turns[i].want, s->requests[i]);
+            fail();
+        }
+}
+
+static struct client *client_to(const char *url) {
+    struct client_options o = {.url = url, .token = "s3cret", .timeout_ns = 3 * (time_ns)NS_PER_S};
+    struct client *c = NULL;
+    struct err e;
+    unsetenv("http_proxy");
+    unsetenv("all_proxy");
+    unsetenv("ALL_PROXY");
+    assert_int_equal(client_global_init(&e), BRG_OK);
+    assert_int_equal(client_open(&o, &c, &e), BRG_OK);
+    return c;
+}
+
+#define CLOSING "Connection: close\r\n"
+
+static void run_gives(const char *reply, enum brg_status want, const char *says) {
+    const struct turn turns[] = {{"GET /v1/run", reply}};
+    struct server s;
+    server_start(&s, turns, 1);
+    struct client *c = client_to(s.url);
+    struct wire_run r;
+    struct err e = {0};
+    assert_int_equal(client_run(c, &r, &e), want);
+    if (!strstr(e.text, says)) fprintf(stderr, "%s\n", e.text);
+    assert_non_null(strstr(e.text, says));
+    client_close(c);
+    server_stop(&s);
+}
+
+TEST(site_client_tells_a_web_page_from_the_hub) {
+    run_gives("HTTP/1.1 502 Bad Gateway\r\n" CLOSING "\r\n<html><body>proxy</body></html>",
+              BRG_E_NET, "web page");
+    run_gives("HTTP/1.1 200 OK\r\n" CLOSING "\r\n<!DOCTYPE html><title>Please log in</title>",
+              BRG_E_NET, "web page");
+    run_gives("HTTP/1.1 403 Forbidden\r\n" CLOSING "\r\n<html>denied by policy</html>", BRG_E_NET,
+              "403");
+}
+
+TEST(site_client_tells_a_broken_answer_and_a_refusal) {
+    run_gives("HTTP/1.1 200 OK\r\n" CLOSING "\r\n{\"run\": 5}", BRG_E_MESSAGE, "cannot be read");
+    run_gives("HTTP/1.1 200 OK\r\n" CLOSING "Content-Length: 100\r\n\r\n{\"run\"", BRG_E_NET,
+              "http://");
+    run_gives("HTTP/1.1 401 Unauthorized\r\n" CLOSING "\r\n{\"code\":\"BAD\"}", BRG_E_REFUSED,
+              "401");
+}
+
+TEST(site_client_nobody_listens) {
+    struct client *c = client_to("http://127.0.0.1:1");
+    struct wire_run r;
+    struct err e = {0};
+    assert_int_equal(client_run(c, &r, &e), BRG_E_NET);
+    client_stop(c);
+    assert_int_equal(client_run(c, &r, &e), BRG_E_TIMEOUT);
+    client_close(c);
+}
+
+TEST(site_client_an_address_that_is_none) {
+    struct client_options o = {.url = "localhost:80"};
+    struct client *c = NULL;
+    struct err e = {0};
+    assert_int_equal(client_open(&o, &c, &e), BRG_E_CONFIG);
+    assert_non_null(strstr(e.text, "http://"));
+}
+
+static const char *file_with(const char *name, const char *text, char out[OS_PATH_MAX]) {
+    struct err e;
+    os_path(out, test_dir(), "%s", name);
+    assert_int_equal(os_write_file_atomic(out, text, strlen(text), &e), BRG_OK);
+    return out;
+}
+
+TEST(site_client_an_upload_goes_on_where_the_hub_is) {
+    char path[OS_PATH_MAX];
+    file_with("delta", "0123456789", path);
+    const struct turn turns[] = {
+        {"GET /v1/blobs/0a", "HTTP/1.1 200 OK\r\n" CLOSING "\r\n{\"offset\": 4}"},
+        {"?offset=4", "HTTP/1.1 409 Conflict\r\n" CLOSING "\r\n{\"code\":\"UPLOAD\",\"offset\":7}"},
+        {"?offset=7", "HTTP/1.1 200 OK\r\n" CLOSING "\r\n{\"offset\":10}"},
+    };
+    struct server s;
+    server_start(&s, turns, 3);
+    struct client *c = client_to(s.url);
+    struct id128 did = {{10}};
+    struct err e = {0};
+    assert_int_equal(client_upload(c, &did, path, &e), BRG_OK);
+    client_close(c);
+    server_stop(&s);
+    assert_non_null(strstr(s.requests[1], "\r\n\r\n456789"));
+    assert_non_null(strstr(s.requests[2], "\r\n\r\n789"));
+    assert_null(strstr(s.requests[2], "6789"));
+    assert_non_null(strstr(s.requests[2], "Authorization: Bearer s3cret"));
+}
+
+TEST(site_client_a_download_goes_on_with_a_range) {
+    char path[OS_PATH_MAX], part[OS_PATH_MAX];
+    os_path(path, test_dir(), "7.safetensors");
+    file_with("7.safetensors.part", "01234", part);
+    const struct turn turns[] = {
+        {"Range: bytes=5-", "HTTP/1.1 206 Partial Content\r\n" CLOSING
+                            "Content-Length: 5\r\nContent-Range: bytes 5-9/10\r\n\r\n56"}, /* cut */
+        {"Range: bytes=7-", "HTTP/1.1 206 Partial Content\r\n" CLOSING
+                            "Content-Length: 3\r\nContent-Range: bytes 7-9/10\r\n\r\n789"},
+    };
+    struct server s;
+    server_start(&s, turns, 2);
+    struct client *c = client_to(s.url);
+    struct err e = {0};
+    assert_int_equal(client_download(c, 7, path, &e), BRG_E_NET);
+    assert_int_equal(client_download(c, 7, path, &e), BRG_OK);
+    client_close(c);
+    server_stop(&s);
+    AUTO_BUF struct buf b = {.bytes_max = 100};
+    assert_int_equal(os_read_file(path, 100, &b, &e), BRG_OK);
+    assert_string_equal(buf_cstr(&b), "0123456789");
+    assert_false(os_exists(part));
+}
+
+TEST(site_client_a_proxy_without_ranges_starts_over) {
+    char path[OS_PATH_MAX], part[OS_PATH_MAX];
+    os_path(path, test_dir(), "7.safetensors");
+    file_with("7.safetensors.part", "01234", part);
+    const struct turn turns[] = {
+        {"Range: bytes=5-", "HTTP/1.1 200 OK\r\n" CLOSING "Content-Length: 10\r\n\r\n0123456789"},
+        {"GET /v1/versions/7/checkpoint",
+         "HTTP/1.1 200 OK\r\n" CLOSING "Content-Length: 10\r\n\r\n0123456789"},
+    };
+    struct server s;
+    server_start(&s, turns, 2);
+    struct client *c = client_to(s.url);
+    struct err e = {0};
+    assert_int_equal(client_download(c, 7, path, &e), BRG_E_NET);
+    assert_int_equal(client_download(c, 7, path, &e), BRG_OK);
+    client_close(c);
+    server_stop(&s);
+    AUTO_BUF struct buf b = {.bytes_max = 100};
+    assert_int_equal(os_read_file(path, 100, &b, &e), BRG_OK);
+    assert_string_equal(buf_cstr(&b), "0123456789");
+}
+
+TEST(site_client_a_version_that_is_gone) {
+    char path[OS_PATH_MAX];
+    os_path(path, test_dir(), "9.safetensors");
+    const struct turn turns[] = {{"GET /v1/versions/9/checkpoint",
+                                  "HTTP/1.1 404 Not Found\r\n" CLOSING "\r\n{\"code\":\"BAD\"}"}};
+    struct server s;
+    server_start(&s, turns, 1);
+    struct client *c = client_to(s.url);
+    struct err e = {0};
+    assert_int_equal(client_download(c, 9, path, &e), BRG_E_MISSING);
+    client_close(c);
+    server_stop(&s);
+    assert_false(os_exists(path));
+}
