@@ -166,6 +166,20 @@ chaos-tools: $(B)/chaos/counting_site
 chaos: all chaos-tools
 	@B=$(B) VARIANT=$(VARIANT) test/chaos/chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
+# ---- Benches: each prints a line of figures, and fails where a promise is broken ------------------
+
+BENCHES := $(patsubst bench/bench_%.c,%,$(wildcard bench/bench_*.c))
+define bench_rule
+$(B)/bench/$1: $(B)/obj/bench/bench_$1.o $$(filter-out $(MAIN_OBJECT),$$(ALL_OBJECTS))
+	@mkdir -p $$(@D)
+	@echo "  LINK    $$@"
+	@$$(CC) $$(LDFLAGS_ALL) $$(filter %.o,$$^) $$(LIBS) -o $$@.$$$$$$$$.tmp && mv -f $$@.$$$$$$$$.tmp $$@
+.PHONY: bench-$1
+bench-$1: $(B)/bench/$1 all
+	@$$(if $$(wildcard bench/run_$1),B=$(B) bench/run_$1,$(B)/bench/$1) $$(ARGS)
+endef
+$(foreach b,$(BENCHES),$(eval $(call bench_rule,$b)))
+
 # make fuzz F=wire SECONDS=60: one fuzzer; without F each in turn. Inputs stay in build/fuzz/corpus/.
 FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
 SECONDS ?= 30
@@ -227,5 +241,6 @@ help:
 	@echo "make demo             a whole run on this machine"
 	@echo "make sim [SEED=n]     the protocol in virtual time"
 	@echo "make chaos [MINUTES=20 SEED=n]  a hub and sites as processes under faults; test/chaos"
+	@echo "make bench-order | bench-hub | bench-outer  [ARGS=...]  figures, against what is promised"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"

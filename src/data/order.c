@@ -137,6 +137,82 @@ uint64_t order_sample(const struct order *o, uint64_t position) {
     return sample;
 }
 
+/* ---- Many at once ------------------------------------------------------------------------------
+ * What a group has in common is computed once for it: its key, and the blocks of its slots (one
+ * outer walk a slot instead of one a sample). What is left, six rounds a sample, stands in a loop
+ * whose turns do not depend on each other, so that the processor works on several at a time: one
+ * order costs its latency, many cost their share of the multiplier. */
+enum { BATCH = 256, SLOTS_MAX = 256 };
+
+struct group_part { /* positions [first + from, first + from + count) of one group */
+    uint64_t number, first, n, from, count;
+};
+
+static void slots_fill(const struct order *o, const struct group_part *g,
+                       uint64_t samples[SLOTS_MAX]) {
+    uint64_t slots = quotient(g->n, o->block);
+    for (uint64_t i = 0; i < slots; i++)
+        samples[i] = feistel_forward(g->number * o->group + i, o->blocks_count, o->key_outer) *
+                     o->block;
+}
+
+/* The samples of n positions of a group by the same rounds as feistel_forward's. */
+static void group_forward(uint64_t x, uint64_t n, uint64_t key, uint32_t count, uint64_t *out) {
+    struct feistel f = feistel_of(n);
+    const uint64_t k1 = key + 1 * GOLDEN, k2 = key + 2 * GOLDEN, k3 = key + 3 * GOLDEN,
+                   k4 = key + 4 * GOLDEN, k5 = key + 5 * GOLDEN, k6 = key + 6 * GOLDEN;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t low = (x + i) & f.mask_low, high = (x + i) >> f.bits_low;
+        high ^= round_hash(low, k1) & f.mask_high;
+        low ^= round_hash(high, k2) & f.mask_low;
+        high ^= round_hash(low, k3) & f.mask_high;
+        low ^= round_hash(high, k4) & f.mask_low;
+        high ^= round_hash(low, k5) & f.mask_high;
+        low ^= round_hash(high, k6) & f.mask_low;
+        out[i] = high << f.bits_low | low;
+    }
+    if ((n & (n - 1)) == 0) return; /* the domain is [0, n): nothing falls outside */
+    for (uint32_t i = 0; i < count; i++)
+        if (out[i] >= n) out[i] = feistel_forward(out[i], n, key);
+}
+
+static void group_samples(const struct order *o, const struct group_part *g, uint64_t *out) {
+    uint64_t samples[SLOTS_MAX], key = key_group(o, g->number), block = o->block;
+    bool power = (block & (block - 1)) == 0;
+    uint32_t shift = (uint32_t)__builtin_ctzll(block);
+    slots_fill(o, g, samples);
+    for (uint64_t at = 0; at < g->count; at += BATCH) {
+        uint32_t n = g->count - at < BATCH ? (uint32_t)(g->count - at) : BATCH;
+        group_forward(g->from + at, g->n, key, n, out + at); /* D3 */
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t j = out[at + i], slot = power ? j >> shift : j / block;
+            out[at + i] = samples[slot] + (j - slot * block); /* D1 */
+        }
+    }
+}
+
+void order_samples(const struct order *o, uint64_t first, uint64_t count, uint64_t *out) {
+    CHECK(first <= o->samples_count);
+    CHECK(count <= o->samples_count - first);
+    uint64_t full = o->blocks_count * o->block, span = (uint64_t)o->block * o->group;
+    for (uint64_t done = 0; done < count;) {
+        uint64_t position = first + done, left = count - done, step = 1;
+        uint64_t number = span > 0 ? quotient(position, span) : 0;
+        struct group_part g = {.number = number, .first = number * span};
+        g.n = full - g.first < span ? full - g.first : span;
+        g.from = position - g.first;
+        /* Few positions of a group do not pay for its slots; the short block has none. */
+        if (position < full && o->group <= SLOTS_MAX && left >= o->group) {
+            step = g.n - g.from < left ? g.n - g.from : left;
+            g.count = step;
+            group_samples(o, &g, out + done);
+        } else {
+            out[done] = order_sample(o, position);
+        }
+        done += step;
+    }
+}
+
 uint64_t order_position(const struct order *o, uint64_t sample) {
     CHECK(sample < o->samples_count);
     uint64_t block = o->block, blocks_count = o->blocks_count;

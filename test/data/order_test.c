@@ -117,6 +117,21 @@ TEST(order_positions_outside_are_faults_of_the_program) {
     assert_check_fails(order_position(&o, 10));
 }
 
+TEST(order_D1_many_at_once_are_the_same_as_one_by_one) {
+    struct prng r;
+    prng_seed(&r, 13);
+    for (int i = 0; i < 4000; i++) {
+        struct order o;
+        uint64_t out[700], n = 1 + prng_below(&r, i % 2 ? 300000 : 700);
+        uint32_t block = (uint32_t)prng_below(&r, 70), group = (uint32_t)prng_below(&r, 300);
+        order_init(&o, prng_u64(&r), (uint32_t)i, n, block, group);
+        uint64_t first = prng_below(&r, n), count = prng_below(&r, ARRAY_COUNT(out) + 1);
+        if (count > n - first) count = n - first;
+        order_samples(&o, first, count, out);
+        for (uint64_t k = 0; k < count; k++) assert_int_equal(out[k], order_sample(&o, first + k));
+    }
+}
+
 TEST(order_golden_vectors_of_version_1) {
     FILE *f = fopen("test/golden/order-v1.txt", "r");
     assert_non_null(f);
