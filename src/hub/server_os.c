@@ -285,6 +285,10 @@ static void append_queue(struct hub_server *s, struct batch *b) {
         CHECK(pthread_mutex_lock(&s->lock) == 0);
     } else if (status_class(st) == BRG_CLASS_FULL) {
         enter_full(s, &e);
+    } else if (st == BRG_E_FENCED) {
+        log_line(LOG_ERROR, "hub", "fenced",
+                 "cause=\"%s\" remedy=\"none here: the newer hub has the run\"", e.text);
+        _exit(BRG_E_FENCED); /* who waits was told nothing, and asks the newer hub */
     } else {
         log_line(LOG_ERROR, "hub", "journal_failed", "cause=\"%s\"", e.text);
         abort(); /* unknown what is on disk: read it afresh */

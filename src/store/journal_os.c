@@ -10,7 +10,7 @@
  *
  *   journal (seq INTEGER PRIMARY KEY, kind INT, body BLOB, chain BLOB)      seq = 1, 2, 3, ...
  *   snapshot(seq INTEGER PRIMARY KEY, data BLOB, sum BLOB)                  the two newest stay
- *   meta    (name TEXT PRIMARY KEY, value TEXT)                             format = 1
+ *   meta    (name TEXT PRIMARY KEY, value TEXT)                   format = 1, fence = 1, 2, ...
  *
  *   chain_i = SHA-256(chain_(i-1) | seq as u64 | kind as u16 | body), numbers little-endian; chain_0 is
  *   32 zero bytes.  sum = SHA-256(seq as u64 | data).
@@ -29,10 +29,18 @@
  * once may corrupt the database. The log is checkpointed here, after a commit, because SQLite's
  * own automatic checkpoint does not report a failed fsync to anybody.
  *
+ * The lock can fail: a network file system that forgets locks, a copy of the directory, somebody who
+ * removes the file. So every writing process has a fence: its first transaction raises the number in
+ * `meta`, and each transaction after that looks whether it still stands there. An older process that
+ * wakes up writes nothing more and is told E_FENCED, in a record of any kind and in a snapshot.
+ *
  * Invariants
  *   (J1) a record is visible to readers whole or not at all, and seq has no gaps.
- *   (J2) nothing that journal_append returned OK for is ever lost. */
+ *   (J2) nothing that journal_append returned OK for is ever lost.
+ *   (J3) no transaction of a process follows one of a process that began to write after it. */
+#include <inttypes.h>
 #include <sqlite3.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -51,6 +59,8 @@ enum {
 struct journal {
     sqlite3 *db;
     sqlite3_stmt *begin, *commit, *rollback, *insert, *snapshot_insert, *snapshot_trim;
+    sqlite3_stmt *fence_get, *fence_set;
+    uint64_t fence; /* 0: nothing written yet */
     int lock_fd;
     int wal_pages; /* after the newest commit */
     uint64_t last_seq;
@@ -215,7 +225,9 @@ static enum brg_status prepare_all(struct journal *j, struct err *e) {
         prepare(j,
                 "DELETE FROM snapshot WHERE seq NOT IN"
                 " (SELECT seq FROM snapshot ORDER BY seq DESC LIMIT 2)",
-                &j->snapshot_trim);
+                &j->snapshot_trim) &&
+        prepare(j, "SELECT value FROM meta WHERE name = 'fence'", &j->fence_get) &&
+        prepare(j, "INSERT OR REPLACE INTO meta VALUES('fence', ?)", &j->fence_set);
     return good ? BRG_OK : failed_reading(j, "prepare", e);
 }
 
@@ -295,8 +307,8 @@ enum brg_status journal_open(const char *path, bool create, struct journal **out
 
 void journal_close(struct journal *j) {
     if (j == NULL) return;
-    sqlite3_stmt *all[] = {j->begin,  j->commit,          j->rollback,
-                           j->insert, j->snapshot_insert, j->snapshot_trim};
+    sqlite3_stmt *all[] = {j->begin,           j->commit,        j->rollback,  j->insert,
+                           j->snapshot_insert, j->snapshot_trim, j->fence_get, j->fence_set};
     for (size_t i = 0; i < ARRAY_COUNT(all); i++) sqlite3_finalize(all[i]);
     if (j->db != NULL) CHECK(sqlite3_close(j->db) == SQLITE_OK);
     os_close_cleanup(&j->lock_fd);
@@ -312,6 +324,34 @@ struct hash journal_chain(const struct journal *j) {
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
+
+static enum brg_status fenced(struct journal *j, struct err *e) {
+    if (!sqlite3_get_autocommit(j->db)) (void)run(j->rollback);
+    return err_set(e, BRG_E_FENCED,
+                   "%s: another hub has taken over this run; this process stops, nothing that "
+                   "it acknowledged is lost",
+                   j->path);
+}
+
+/* Begins a transaction that only the newest writing process gets (J3). *out_fence: this process's
+ * number, once the transaction is durable. */
+static enum brg_status begin_fenced(struct journal *j, uint64_t *out_fence, struct err *e) {
+    uint64_t there = 0;
+    if (!run(j->begin)) return failed_writing(j, "begin", e);
+    int rc = sqlite3_step(j->fence_get);
+    if (rc == SQLITE_ROW) there = (uint64_t)sqlite3_column_int64(j->fence_get, 0);
+    (void)sqlite3_reset(j->fence_get);
+    if (rc != SQLITE_ROW && rc != SQLITE_DONE) return failed_writing(j, "fence", e);
+    *out_fence = j->fence;
+    if (j->fence != 0 && there == j->fence) return BRG_OK;
+    if (j->fence != 0) return fenced(j, e); /* J3 */
+    char text[24];
+    *out_fence = there + 1;
+    int n = snprintf(text, sizeof text, "%" PRIu64, *out_fence);
+    bool good = sqlite3_bind_text(j->fence_set, 1, text, n, SQLITE_TRANSIENT) == SQLITE_OK &&
+                run(j->fence_set);
+    return good ? BRG_OK : failed_writing(j, "fence", e);
+}
 
 /* Folds the log into the file when it is long. Busy (somebody reads) is no failure: the log grows
  * and the next commit tries again. Full is none either: the records are safe in the log. */
@@ -340,14 +380,20 @@ enum brg_status journal_append(struct journal *j, const struct record *records, 
     }
     if (count == 0) return BRG_OK;
     struct hash chain = j->chain;
-    if (!run(j->begin)) return failed_writing(j, "begin", e);
+    uint64_t fence;
+    TRY(begin_fenced(j, &fence, e));
     for (size_t i = 0; i < count; i++) {
         const struct record *r = &records[i];
         chain = chain_next(&chain, r->seq, r->kind, r->body, r->bytes);
-        if (!insert_one(j, r, &chain)) return failed_writing(j, "append", e);
+        if (insert_one(j, r, &chain)) continue;
+        /* The number is taken: somebody wrote between our reading and our first record. */
+        if (sqlite3_errcode(j->db) == SQLITE_CONSTRAINT) return fenced(j, e);
+        return failed_writing(j, "append", e);
     }
     if (!run(j->commit)) return failed_writing(j, "commit", e);
     CHECK(sqlite3_get_autocommit(j->db)); /* J2: the transaction has ended, its log is synced */
+    j->fence = fence;
+    CHECK(j->fence != 0); /* J3 */
     j->last_seq += count;
     j->chain = chain;
     checkpoint_when_due(j);
@@ -360,13 +406,15 @@ enum brg_status journal_snapshot_put(struct journal *j, uint64_t seq, const void
     if (n > INT32_MAX / 2) return err_set(e, BRG_E_LIMIT, "snapshot of %zu bytes is too large", n);
     struct hash sum = snapshot_sum(seq, data, n);
     sqlite3_stmt *put = j->snapshot_insert;
-    if (!run(j->begin)) return failed_writing(j, "begin", e);
+    uint64_t fence;
+    TRY(begin_fenced(j, &fence, e));
     bool good = sqlite3_bind_int64(put, 1, (int64_t)seq) == SQLITE_OK &&
                 sqlite3_bind_blob(put, 2, n > 0 ? data : "", (int)n, SQLITE_STATIC) == SQLITE_OK &&
                 sqlite3_bind_blob(put, 3, sum.v, HASH_BYTES, SQLITE_STATIC) == SQLITE_OK &&
                 run(put) && run(j->snapshot_trim);
     if (!good) return failed_writing(j, "snapshot", e);
     if (!run(j->commit)) return failed_writing(j, "commit", e);
+    j->fence = fence;
     checkpoint_when_due(j);
     return BRG_OK;
 }

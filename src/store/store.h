@@ -8,7 +8,8 @@
  * failed fsync or SQLITE_IOERR/CORRUPT ends the process (the kernel's page state is unknown then);
  * SQLITE_FULL rolls back and gives E_FULL, nothing is acknowledged. Invariants
  *   (J1) a record is visible to readers whole or not at all, and seq has no gaps.
- *   (J2) nothing that journal_append returned OK for is ever lost.                               */
+ *   (J2) nothing that journal_append returned OK for is ever lost.
+ *   (J3) no transaction of a process follows one of a process that began to write after it.      */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
@@ -29,7 +30,8 @@ enum brg_status journal_open(const char *path, bool create, struct journal **out
 void journal_close(struct journal *j);
 uint64_t journal_last_seq(const struct journal *j);
 struct hash journal_chain(const struct journal *j);
-/* All records of one batch in one durable transaction, seq = last+1, last+2, ... (checked). */
+/* All records of one batch in one durable transaction, seq = last+1, last+2, ... (checked). E_FULL:
+ * nothing was written, go on later; E_FENCED: another process writes this journal now, end this one. */
 enum brg_status journal_append(struct journal *j, const struct record *records, size_t count,
                                struct err *e) MUST_USE;
 enum brg_status journal_snapshot_put(struct journal *j, uint64_t seq, const void *data, size_t n,

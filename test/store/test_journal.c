@@ -271,6 +271,34 @@ TEST(journal_second_writer_is_refused) {
     journal_close(twice);
 }
 
+/* The lock is got round; what remains is the number in the file. */
+TEST(journal_J3_an_older_writer_is_fenced_in_every_transaction) {
+    struct journal *old, *new;
+    struct err e;
+    char lock[300];
+    (void)snprintf(lock, sizeof lock, "%s.lock", journal_path());
+    assert_int_equal(journal_open(journal_path(), true, &old, &e), BRG_OK);
+    assert_int_equal(append(old, 3, 100, &e), BRG_OK);
+    assert_int_equal(unlink(lock), 0);
+    assert_int_equal(journal_open(journal_path(), false, &new, &e), BRG_OK);
+    assert_int_equal(append(old, 1, 100, &e), BRG_OK); /* the newer one has not begun to write */
+    assert_int_equal(append(new, 1, 100, &e), BRG_E_FENCED); /* and has read too early */
+    journal_close(new);
+    assert_int_equal(unlink(lock), 0);
+    assert_int_equal(journal_open(journal_path(), false, &new, &e), BRG_OK);
+    assert_int_equal(append(new, 1, 100, &e), BRG_OK);
+    assert_int_equal(append(old, 1, 100, &e), BRG_E_FENCED);
+    assert_non_null(strstr(e.text, "another hub"));
+    assert_int_equal(journal_snapshot_put(old, 4, "x", 1, &e), BRG_E_FENCED);
+    assert_int_equal(append(old, 2, 100, &e), BRG_E_FENCED); /* for good */
+    assert_int_equal(append(new, 2, 100, &e), BRG_OK);
+    struct seen s = {.next = 1, .cap = 100};
+    assert_int_equal(journal_replay(new, 0, see, &s, &e), BRG_OK);
+    assert_int_equal(s.next, 8);
+    journal_close(old);
+    journal_close(new);
+}
+
 TEST(journal_a_reader_beside_the_writer_sees_whole_batches) {
     struct journal *j;
     struct err e;
