@@ -55,6 +55,8 @@ class Book:
     def on_join(self, r):
         if r.get("name"):
             self.names[r["site"]] = r["name"]
+        for tok in r["fenced"]:
+            self.reclaim(self.leases[tok])
 
     def on_grant(self, r):
         ranges = [tuple(x) for x in r["ranges"]]
@@ -65,10 +67,13 @@ class Book:
     def on_reclaim(self, r):
         lease = self.leases[r["tok"]]
         if r["reason"] in (1, "lapsed"):
-            self.reclaimed += 1
-            self.reclaimed_samples += sum(n for _, n in lease["ranges"])
+            self.reclaim(lease)
         if r.get("keep"):
             lease["ranges"] = cut(lease["ranges"], r["keep"])[0]
+
+    def reclaim(self, lease):
+        self.reclaimed += 1
+        self.reclaimed_samples += sum(n for _, n in lease["ranges"])
 
     def on_stage(self, r):
         took, rest = [], []
