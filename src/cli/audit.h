@@ -84,8 +84,14 @@ struct audit {
     uint32_t seq_len, epochs_max;
     /* state */
     uint64_t seq, head, version_next;
-    uint32_t term, lease_next;
+    uint32_t term, lease_next, inc_floor;
     struct hash chain;
+    /* REBUILD: a ledger on its way in, and what it said was merged or skipped before this journal */
+    uint64_t import_bytes;
+    struct hash import_hash;
+    struct buf import;
+    struct audit_segment *before;
+    size_t before_count, before_cap;
     struct audit_epoch *epochs;
     size_t epochs_count, epochs_cap;
     struct audit_lease *leases; /* all that ever were; tok grows */
@@ -143,6 +149,9 @@ uint32_t audit_reason(struct audit *a, const char *text);
 /* audit_walk.c: one record. E_JOURNAL: not decodable, the walk ends. */
 enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body,
                              size_t n, struct err *e) MUST_USE;
+/* audit_rebuild.c: kinds 16 and 17 */
+void audit_walk_rebuild(struct audit *a, struct reader *r);
+void audit_walk_ledger(struct audit *a, struct reader *r);
 /* audit_count.c: after the last record. */
 void audit_count(struct audit *a);
 

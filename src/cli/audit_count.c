@@ -53,6 +53,12 @@ static void add_operator_skips(struct audit *a, struct edges *x) {
     }
 }
 
+/* What a rebuilt run had in it when its journal began. A rollback cannot go behind that. */
+static void add_before(struct audit *a, struct edges *x) {
+    for (size_t i = 0; i < a->before_count; i++)
+        edges_add(x, a->before[i].epoch, a->before[i].start, a->before[i].count);
+}
+
 static void sweep(struct audit *a, const struct edges *x, uint64_t *covered) {
     int64_t depth = 0;
     for (size_t i = 0; i + 1 < x->count; i++) {
@@ -69,6 +75,7 @@ void audit_count(struct audit *a) {
     struct edges x = {0};
     uint64_t *covered = mem_alloc(a->epochs_count + 1, sizeof *covered);
     add_ancestry(a, &x);
+    add_before(a, &x);
     add_operator_skips(a, &x);
     if (x.count > 0) qsort(x.v, x.count, sizeof *x.v, by_place);
     sweep(a, &x, covered);

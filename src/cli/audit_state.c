@@ -23,6 +23,8 @@ void audit_fini(struct audit *a) {
     mem_free(a->versions);
     mem_free(a->sites);
     mem_free(a->reasons);
+    mem_free(a->before);
+    buf_fini(&a->import);
     memset(a, 0, sizeof *a);
 }
 

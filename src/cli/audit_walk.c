@@ -191,6 +191,7 @@ static void walk_join(struct audit *a, struct reader *r) {
         audit_finding(a, "site %u is not '%s'", site, name);
         return;
     }
+    if (a->sites[site - 1].inc == 0) a->sites[site - 1].inc = a->inc_floor;
     if (inc != a->sites[site - 1].inc + 1)
         audit_finding(a, "site %u: incarnation %u does not follow", site, inc);
     a->joins++;
@@ -711,18 +712,22 @@ static void walk_hold(struct audit *a, struct reader *r) {
 enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body,
                              size_t n, struct err *e) {
     static void (*const walks[])(struct audit *, struct reader *) = {
-        NULL,         walk_open,     walk_term,       walk_join,    walk_epoch, walk_grant,
-        walk_reclaim, walk_stage,    walk_reject,     walk_discard, walk_merge, walk_seal,
-        walk_leave,   walk_rollback, walk_quarantine, walk_hold};
+        NULL,       walk_open,          walk_term,        walk_join,     walk_epoch,
+        walk_grant, walk_reclaim,       walk_stage,       walk_reject,   walk_discard,
+        walk_merge, walk_seal,          walk_leave,       walk_rollback, walk_quarantine,
+        walk_hold,  audit_walk_rebuild, audit_walk_ledger};
     struct reader r = reader_of(body, n);
     a->seq = seq;
     (void)get_u64(&r); /* wall clock: for people */
     if (kind == 0 || kind >= ARRAY_COUNT(walks))
         return err_set(e, BRG_E_JOURNAL, "record %llu: kind %u is not known to this version",
                        (unsigned long long)seq, kind);
-    if (!a->opened && kind != 1)
-        return err_set(e, BRG_E_JOURNAL, "record %llu: the journal does not begin with OPEN",
+    if (!a->opened && kind != 1 && kind != 16)
+        return err_set(e, BRG_E_JOURNAL,
+                       "record %llu: the journal does not begin with OPEN or REBUILD",
                        (unsigned long long)seq);
+    if (a->import_bytes > 0 && kind != 17)
+        audit_finding(a, "the ledger of the REBUILD is not whole");
     walks[kind](a, &r);
     if (!r.ok || r.p != r.end)
         return err_set(e, BRG_E_JOURNAL, "record %llu: the body of kind %u is damaged",

@@ -15,19 +15,23 @@ static const char HELP[] =
     "beringia hub - keep a run: give out leases, take contributions in, merge them, serve "
     "versions\n"
     "\n"
-    "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL]\n"
+    "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL] [--rebuild-from FILE]\n"
     "  beringia hub replay RUN [--json]      read the journal again and prove every version\n"
     "\n"
     "  --listen HOST:PORT  instead of hub.listen in RUN/run.yaml; port 0 takes a free one\n"
     "  --log-level LEVEL   error, warn, info (default), debug, trace\n"
+    "  --rebuild-from FILE the run's disk is gone: make RUN anew from a checkpoint, for example a "
+    "site's\n"
+    "                      STATE/base/N.safetensors, and serve it; docs/operating.md\n"
     "\n"
     "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after "
     "any\n"
     "other end start it again: nothing that was answered is lost.\n";
 
-enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_HELP };
+enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_HELP };
 static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
                                         {"log-level", 1, NULL, OPT_LEVEL},
+                                        {"rebuild-from", 1, NULL, OPT_REBUILD},
                                         {"help", 0, NULL, OPT_HELP},
                                         {NULL, 0, NULL, 0}};
 
@@ -37,9 +41,29 @@ static enum brg_status write_hub_json(const char *run, const char *url, struct e
     return os_write_file_atomic(os_path(path, run, "hub.json"), text, (size_t)n, e);
 }
 
+static enum brg_status rebuild(const char *run, const char *from, struct err *e) {
+    struct rebuild_told t;
+    TRY(os_mkdirs(run, e));
+    TRY(run_rebuild(run, from, &t, e));
+    printf("rebuilt %s at version %llu, %llu tokens; what was not merged in it is trained again\n",
+           run, (unsigned long long)t.version, (unsigned long long)t.tokens);
+    if (t.settings_kept)
+        printf("settings: %s/run.yaml, as it is\n", run);
+    else if (t.settings_copied)
+        printf("settings: as the run was made; what was changed in run.yaml later is lost: edit %s/"
+               "run.yaml and start again\n",
+               run);
+    else
+        printf(
+            "settings: DEFAULTS, since the checkpoint has none: put the run's own into %s/run.yaml "
+            "and start again\n",
+            run);
+    return BRG_OK;
+}
+
 /* The signals that stop it are taken synchronously: blocked before any thread is made, so that all
  * threads inherit it, and waited for here. */
-static int serve(const char *run, const char *listen) {
+static int serve(const char *run, const char *listen, const char *rebuild_from) {
     struct hub_server *s = NULL;
     struct err e = {0};
     char path[OS_PATH_MAX];
@@ -50,8 +74,8 @@ static int serve(const char *run, const char *listen) {
     (void)sigaddset(&stop, SIGINT);
     CHECK(pthread_sigmask(SIG_BLOCK, &stop, NULL) == 0);
     struct hub_server_options o = {.run_dir = run, .listen = listen};
-    enum brg_status st = BRG_OK;
-    if (!os_exists(os_path(path, run, "run.json")))
+    enum brg_status st = rebuild_from != NULL ? rebuild(run, rebuild_from, &e) : BRG_OK;
+    if (st == BRG_OK && !os_exists(os_path(path, run, "run.json")))
         st = err_set(&e, BRG_E_MISSING,
                      "%s: is no run directory (there is no run.json); make one with "
                      "`beringia init`",
@@ -72,13 +96,14 @@ static int serve(const char *run, const char *listen) {
 }
 
 int cmd_hub(int argc, char **argv) {
-    const char *listen = NULL;
+    const char *listen = NULL, *rebuild_from = NULL;
     enum log_level level = LOG_INFO;
     int o;
     if (argc > 1 && strcmp(argv[1], "replay") == 0) return cmd_hub_replay(argc - 1, argv + 1);
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
         case OPT_LISTEN: listen = optarg; break;
+        case OPT_REBUILD: rebuild_from = optarg; break;
         case OPT_LEVEL:
             if (!log_level_parse(optarg, &level))
                 return cli_usage("hub", "--log-level wants error, warn, info, debug or trace, not",
@@ -91,5 +116,5 @@ int cmd_hub(int argc, char **argv) {
     }
     if (optind + 1 != argc) return cli_usage("hub", "want one RUN directory", "");
     log_level_set(level);
-    return serve(argv[optind], listen);
+    return serve(argv[optind], listen, rebuild_from);
 }

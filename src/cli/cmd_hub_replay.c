@@ -103,6 +103,7 @@ static enum brg_status merge_again(struct replay *x, const struct record_merge *
     size_t count = 0;
     AUTO_FREE struct merge_part *parts = mem_alloc(m->parts_count + 1U, sizeof *parts);
     AUTO_FREE double *weight = mem_alloc(m->parts_count + 1U, sizeof *weight);
+    AUTO_FREE struct checkpoint_about *about = mem_alloc(1, sizeof *about);
     memset(&c, 0, sizeof c);
     TRY(take_parts(x, m, parts, weight, &count, e));
     TRY(checkpoint_open(parent, &c, e));
@@ -130,6 +131,8 @@ static enum brg_status merge_again(struct replay *x, const struct record_merge *
                                         .tokens = m->tokens_after,
                                         .ledger = ledger.data,
                                         .ledger_bytes = ledger.bytes_count};
+    if (checkpoint_about_get(&c, about)) job.head.about = about;
+    about->term = x->audit.term; /* a plan ends with its hub, and with a rollback */
     enum brg_status s = merge_run(&job, out_file, &bytes, out_theta, &bad, e);
     buf_fini(&ledger);
     checkpoint_fini(&c);

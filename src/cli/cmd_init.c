@@ -158,14 +158,25 @@ static enum brg_status write_version(struct init *x, const float *theta, const c
     struct buf ledger_bytes;
     struct checkpoint_writer *w = NULL;
     struct ledger *ledger = ledger_create(x->facts.positions, x->settings.hub.epochs);
+    struct buf text;
+    AUTO_FREE struct checkpoint_about *about = mem_alloc(1, sizeof *about);
     buf_init(&ledger_bytes, 4096);
+    buf_init(&text, CHECKPOINT_SETTINGS_MAX - 1);
+    run_facts_encode(&x->facts, &text);
+    (void)snprintf(about->facts, sizeof about->facts, "%s", buf_cstr(&text));
+    buf_reset(&text);
+    config_print(x->settings_text, &text);
+    CHECK(!text.overflow);
+    (void)snprintf(about->settings, sizeof about->settings, "%s", buf_cstr(&text));
+    buf_fini(&text);
     ledger_checkpoint_encode(ledger, 0, false, &ledger_bytes);
     ledger_destroy(ledger);
     struct checkpoint_head head = {.table = &x->table,
                                    .model_json = buf_cstr(&x->model_json),
                                    .run = x->facts.run,
                                    .ledger = ledger_bytes.data,
-                                   .ledger_bytes = ledger_bytes.bytes_count};
+                                   .ledger_bytes = ledger_bytes.bytes_count,
+                                   .about = about};
     AUTO_FREE float *zero = mem_alloc(CHUNK, sizeof *zero);
     uint64_t count = x->facts.parameters;
     enum brg_status s = checkpoint_writer_open(path, &head, &w, e);

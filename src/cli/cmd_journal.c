@@ -70,6 +70,17 @@ static void put_open(struct line *l, const struct record_open *r) {
     u64(l, "checkpoint_bytes", r->checkpoint_bytes);
 }
 
+static void put_rebuild(struct line *l, const struct record_rebuild *r) {
+    put_open(l, &r->open);
+    u64(l, "version", r->version);
+    u64(l, "parent", r->parent);
+    u64(l, "tokens", r->tokens);
+    u64(l, "term", r->term);
+    u64(l, "inc_floor", r->inc_floor);
+    u64(l, "ledger_bytes", r->ledger_bytes);
+    hash(l, "ledger", &r->ledger);
+}
+
 static void put_join(struct line *l, const struct record_join *r) {
     u64(l, "site", r->site);
     u64(l, "inc", r->inc);
@@ -194,6 +205,9 @@ static void put_run_records(struct line *l, const struct hub_record *r) {
         ranges(l, &r->u.quarantine.range, 1);
         json_member_bool(l->b, &l->first, "skip", r->u.quarantine.skip);
         text(l, "reason", r->u.quarantine.reason);
+    } else if (r->kind == RECORD_LEDGER) {
+        u64(l, "offset", r->u.ledger.offset);
+        u64(l, "bytes", r->u.ledger.bytes);
     } else if (r->kind == RECORD_HOLD) {
         text(l, "name", r->u.hold.name);
         u64(l, "version_seen", r->u.hold.version_seen);
@@ -212,6 +226,8 @@ static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, co
     f64(&l, "wall", (double)r.wall / 1e9);
     if (kind == RECORD_OPEN)
         put_open(&l, &r.u.open);
+    else if (kind == RECORD_REBUILD)
+        put_rebuild(&l, &r.u.rebuild);
     else if (kind == RECORD_JOIN)
         put_join(&l, &r.u.join);
     else if (kind == RECORD_STAGE)

@@ -63,7 +63,7 @@ static struct hub_site *member(const struct hub *h, uint32_t site, uint32_t inc)
 /* ---- The run
  * ------------------------------------------------------------------------------------ */
 
-static const char *apply_open(struct hub *h, const struct record_open *r, time_ns wall) {
+const char *hub_opening_misfit(const struct hub *h, const struct record_open *r) {
     const struct hub_settings *s = &h->s;
     if (h->opened) return "a second opening record";
     if (!id_equal(&r->run, &s->run)) return "the journal belongs to another run";
@@ -72,6 +72,12 @@ static const char *apply_open(struct hub *h, const struct record_open *r, time_n
     if (r->parameters != s->parameters || r->positions != s->positions ||
         r->seq_len != s->seq_len || r->epochs != s->epochs || r->order_seed != s->order_seed)
         return "the run's settings differ from those it was opened with";
+    return NULL;
+}
+
+static const char *apply_open(struct hub *h, const struct record_open *r, time_ns wall) {
+    const char *wrong = hub_opening_misfit(h, r);
+    if (wrong) return wrong;
     struct hub_version *v = hub_version_add(h);
     v->v.checkpoint = r->checkpoint;
     v->v.theta = r->theta;
@@ -135,7 +141,8 @@ static const char *apply_join(struct hub *h, const struct record_join *r) {
     if (!wire_name_valid(r->name)) return "a site name that is not valid";
     if (s ? number != r->site : r->site != h->sites_count + 1)
         return "a site number that does not fit";
-    if (r->inc != (s ? s->inc : 0) + 1) return "an incarnation that is not the next one"; /* H2 */
+    if (r->inc != (s ? s->inc : h->inc_floor) + 1)
+        return "an incarnation that is not the next one"; /* H2 */
     if (!toks_are_all_of(h, r->site, r->kept, r->kept_count, r->fenced, r->fenced_count))
         return "leases that are not exactly the site's";
     if (!s) {
@@ -422,6 +429,8 @@ static const char *apply_rollback(struct hub *h, const struct record_rollback *r
         h->term = r->term;
         h->tok_n = 0;
     }
+    /* Who was cut off has seen versions of these numbers with other weights: that was decided now. */
+    if (h->held) h->foreign_below = r->versions_next;
     h->held = false;
     return NULL;
 }
@@ -446,6 +455,8 @@ static const char *apply(struct hub *h, const struct hub_record *r) {
     case RECORD_ROLLBACK: return apply_rollback(h, &r->u.rollback);
     case RECORD_QUARANTINE: return apply_quarantine(h, &r->u.quarantine);
     case RECORD_HOLD: return apply_hold(h, &r->u.hold);
+    case RECORD_REBUILD: return hub_apply_rebuild(h, &r->u.rebuild, r->wall);
+    case RECORD_LEDGER: return hub_apply_ledger(h, &r->u.ledger);
     }
     return "a kind that is not known";
 }
@@ -459,8 +470,11 @@ enum brg_status hub_apply(struct hub *h, uint64_t seq, uint16_t kind, const void
     struct hub_record r;
     if (hub_record_decode(kind, body, n, &r, e) != BRG_OK)
         return err_prefix(e, "record %llu", (unsigned long long)seq);
-    const char *wrong = kind != RECORD_OPEN && !h->opened ? "a record before the opening one"
-                                                          : apply(h, &r);
+    bool opens = kind == RECORD_OPEN || kind == RECORD_REBUILD;
+    const char *wrong = !opens && !h->opened ? "a record before the opening one"
+                        : kind != RECORD_LEDGER && h->import_bytes > 0
+                            ? "a record before the ledger is whole"
+                            : apply(h, &r);
     hub_record_fini(&r);
     if (wrong)
         return err_set(e, BRG_E_JOURNAL,

@@ -65,6 +65,7 @@ enum hub_cmd_kind {
     HUB_CMD_ROLLBACK = 8, /* operator: u.rollback */
     HUB_CMD_DRAIN = 9,    /* operator: ask all sites to drain; u.drain.on */
     HUB_CMD_QUARANTINE = 10, /* operator: decide a quarantined range: u.quarantine */
+    HUB_CMD_REBUILD = 11, /* empty journal: go on from a checkpoint, instead of INIT (u.rebuild) */
 };
 struct hub_blob_verdict { /* what the shore found about a COMMIT's blob before the command */
     bool complete;             /* all bytes there, hash equal, durable under its hash */
@@ -88,6 +89,13 @@ struct hub_cmd {
         struct { uint64_t version; } rollback;
         struct { bool on; } drain;
         struct { uint32_t epoch; struct range range; bool skip; char reason[24]; } quarantine;
+        struct {
+            struct hash checkpoint, theta;
+            uint64_t bytes, version, parent, tokens; /* as the checkpoint says */
+            uint32_t term;                           /* of the hub that made it; 0 unknown */
+            const void *ledger;                      /* borrowed: the bytes inside the checkpoint */
+            uint64_t ledger_bytes;
+        } rebuild;
     } u;
 };
 
@@ -101,6 +109,7 @@ struct hub_plan_part {
 };
 struct hub_plan { /* what the merge worker computes; sorted by (site, did) */
     uint64_t id, parent, version, tokens_after;
+    uint32_t term;
     struct hash parent_checkpoint;
     struct outer_params params;
     uint32_t parts_count;
@@ -152,6 +161,7 @@ struct hub_version_view {
 struct hub_view {
     struct id128 run;
     uint64_t seq, head, tokens, positions, staged_deltas;
+    uint64_t root; /* the first version this journal knows: 0, or where it was rebuilt from */
     uint32_t term, epochs, epoch;  /* epoch: the first unsealed one */
     bool complete, draining, held; /* held: HUB_BEHIND */
     struct hub_counts counts;      /* over all open epochs */

@@ -36,7 +36,8 @@ static_assert((int)WIRE_SKIPS_MAX == (int)LEASE_SKIPS_MAX, "and its skips");
 static_assert((int)RECORD_REASON_MAX == (int)LEASE_REASON_MAX, "and their reasons");
 static_assert(sizeof((struct wire_skip *)0)->reason == LEASE_REASON_MAX, "on the wire too");
 
-enum { RECORDS_BYTES_MAX = 4 << 20, NOTES_BYTES_MAX = 64 << 10 };
+/* A step has a handful of records of a few KB; a rebuild has a whole ledger in pieces. */
+enum { RECORDS_BYTES_MAX = 128 << 20, NOTES_BYTES_MAX = 64 << 10 };
 
 /* ---- Life
  * --------------------------------------------------------------------------------------- */
@@ -53,6 +54,7 @@ struct hub *hub_create(const struct hub_settings *s, uint64_t random_seed) {
     h->quorum_since = h->retry_at = h->starved_at = TIME_NS_NEVER;
     prng_seed(&h->prng, random_seed);
     buf_init(&h->body, RECORDS_BYTES_MAX);
+    buf_init(&h->import, RECORDS_BYTES_MAX);
     (void)hub_site_add(h);
     h->sites_count = 0; /* row 0 is nobody */
     return h;
@@ -65,6 +67,7 @@ void hub_destroy(struct hub *h) {
     mem_free(h->versions);
     mem_free(h->sites);
     buf_fini(&h->body);
+    buf_fini(&h->import);
     mem_free(h);
 }
 
@@ -204,7 +207,7 @@ time_ns hub_expiry(const struct hub *h) {
 /* ---- Commands
  * ----------------------------------------------------------------------------------- */
 
-static void operator_answer(struct hub *h, bool fine, const char *text) {
+void hub_operator_answer(struct hub *h, bool fine, const char *text) {
     h->out->has_answer = true;
     if (!fine) hub_refuse(h, WIRE_BAD, "%s", text);
     if (!fine) hub_note(h, "lvl=warn ev=operator_refused text=\"%s\"", text);
@@ -212,7 +215,7 @@ static void operator_answer(struct hub *h, bool fine, const char *text) {
 
 static void cmd_init(struct hub *h, const struct hub_cmd *c) {
     if (h->opened || h->seq > 0) {
-        operator_answer(h, false, "the journal has an opening record already");
+        hub_operator_answer(h, false, "the journal has an opening record already");
         return;
     }
     struct hub_record *r = hub_draft(h, RECORD_OPEN);
@@ -237,7 +240,7 @@ static void cmd_init(struct hub *h, const struct hub_cmd *c) {
 
 static void cmd_start(struct hub *h, const struct hub_cmd *c) {
     if (!h->opened) {
-        operator_answer(h, false, "the journal has no opening record yet");
+        hub_operator_answer(h, false, "the journal has no opening record yet");
         return;
     }
     uint32_t floor = c->u.start.term_floor;
@@ -264,7 +267,7 @@ static void cmd_start(struct hub *h, const struct hub_cmd *c) {
 static void cmd_discard(struct hub *h, const struct hub_cmd *c) {
     const struct delta *d = ledger_delta_find(h->ledger, &c->u.discard.did);
     bool fine = d && d->state == DELTA_STAGED;
-    operator_answer(h, fine, "no staged contribution has this id");
+    hub_operator_answer(h, fine, "no staged contribution has this id");
     if (!fine) return;
     if (d->live->planned) hub_merge_cancel(h);
     struct hub_record *r = hub_draft(h, RECORD_DISCARD);
@@ -277,7 +280,7 @@ static void cmd_discard(struct hub *h, const struct hub_cmd *c) {
 static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
     const struct hub_version *v = hub_version_of(h, c->u.rollback.version);
     bool fine = h->opened && v && v->on_branch;
-    operator_answer(h, fine, "this version is not the head or one of its ancestors");
+    hub_operator_answer(h, fine, "this version is not the head or one of its ancestors");
     if (!fine) return;
     hub_merge_cancel(h);
     struct hub_record *r = hub_draft(h, RECORD_ROLLBACK);
@@ -297,7 +300,7 @@ static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
 static void cmd_quarantine(struct hub *h, const struct hub_cmd *c) {
     struct lease_span span = {c->u.quarantine.range.start, c->u.quarantine.range.count};
     bool fine = ledger_all(h->ledger, c->u.quarantine.epoch, span, EXTENT_QUARANTINED);
-    operator_answer(h, fine, "not all of these positions are quarantined");
+    hub_operator_answer(h, fine, "not all of these positions are quarantined");
     if (!fine) return;
     if (c->u.quarantine.skip) hub_merge_cancel(h); /* its checkpoint would not have the skip */
     struct hub_record *r = hub_draft(h, RECORD_QUARANTINE);
@@ -394,6 +397,7 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     case HUB_CMD_ROLLBACK: cmd_rollback(h, cmd); break;
     case HUB_CMD_DRAIN: h->draining = cmd->u.drain.on; break;
     case HUB_CMD_QUARANTINE: cmd_quarantine(h, cmd); break;
+    case HUB_CMD_REBUILD: hub_rebuild_from(h, cmd); break;
     }
     hub_rounds(h);
     out->seq_after = h->seq;

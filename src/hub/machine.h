@@ -5,6 +5,7 @@
  *   members.c   join, heartbeat, leave; who is live; the round's header
  *   grants.c    lease, return, shrink; whose lapsed lease is taken away
  *   commits.c   commit, outcome: the whole of a contribution's acceptance
+ *   rebuild.c   a journal that begins with a checkpoint
  *   rounds.c    when to merge, what, and what follows: seals, completion
  *   apply.c     one record, one change: the only file that changes durable state
  *   snapshot.c  durable state to bytes and back      view.c   reading, hub_check
@@ -61,6 +62,11 @@ struct hub {
     uint64_t seq;
     bool opened, held;
     uint32_t term, tok_n;
+    uint32_t inc_floor;     /* incarnations begin above: after a rebuild older ones may be about */
+    uint64_t foreign_below; /* versions below may have other weights elsewhere: decided by rollback */
+    uint64_t import_bytes;  /* of a ledger that is being taken over; 0: none */
+    struct hash import_hash;
+    struct buf import;
     uint64_t held_version; /* what the site that made us hold had seen */
     uint32_t held_term;
     struct ledger *ledger;
@@ -92,6 +98,8 @@ void hub_emit(struct hub *h, struct hub_record *r);
 void hub_note(struct hub *h, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Sets the answer's code and sentence. */
 void hub_refuse(struct hub *h, enum wire_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
+/* The answer to an operator's command; text: why not. */
+void hub_operator_answer(struct hub *h, bool fine, const char *text);
 uint64_t hub_tok_next(const struct hub *h);
 struct hub_site *hub_site_named(const struct hub *h, const char *name, uint32_t *out_number);
 uint32_t hub_ms(time_ns ns);
@@ -145,5 +153,13 @@ time_ns hub_rounds_expiry(const struct hub *h);
 struct hub_version *hub_version_of(const struct hub *h, uint64_t version); /* NULL: none */
 struct hub_version *hub_version_add(struct hub *h);
 struct hub_site *hub_site_add(struct hub *h);
+
+/* ---- rebuild.c
+ * ---------------------------------------------------------------------------------- */
+void hub_rebuild_from(struct hub *h, const struct hub_cmd *c);
+const char *hub_apply_rebuild(struct hub *h, const struct record_rebuild *r, time_ns wall);
+const char *hub_apply_ledger(struct hub *h, const struct record_ledger *r);
+/* What a journal's opening says against the settings; NULL: they fit. */
+const char *hub_opening_misfit(const struct hub *h, const struct record_open *r);
 
 #endif

@@ -95,12 +95,20 @@ void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) 
  * --------------------------------------------------------------------------------------- */
 
 void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen) {
-    hub_refuse(
-        h, WIRE_HUB_BEHIND,
-        "this site has seen version %llu and term %u, the hub knows less than %llu and has term "
-        "%u: the hub was restored from an old copy; load the newer one, or roll back to declare "
-        "a branch",
-        (unsigned long long)version_seen, term_seen, (unsigned long long)h->versions_next, h->term);
+    if (version_seen < h->versions_next && term_seen <= h->term)
+        hub_refuse(
+            h, WIRE_HUB_BEHIND,
+            "this site has a version %llu with other weights than the hub's: the run went on "
+            "somewhere else; keep the right one, or roll back to declare a branch",
+            (unsigned long long)version_seen);
+    else
+        hub_refuse(
+            h, WIRE_HUB_BEHIND,
+            "this site has seen version %llu and term %u, the hub knows less than %llu and has "
+            "term %u: the hub was restored from an old copy; load the newer one, or roll back to "
+            "declare a branch",
+            (unsigned long long)version_seen, term_seen, (unsigned long long)h->versions_next,
+            h->term);
     if (h->held && version_seen <= h->held_version && term_seen <= h->held_term) return;
     struct hub_record *r = hub_draft(h, RECORD_HOLD);
     uint32_t site = 0;
@@ -148,7 +156,7 @@ static void join_record(struct hub *h, uint32_t number, const struct wire_reques
     struct hub_record *r = hub_draft(h, RECORD_JOIN);
     struct record_join *j = &r->u.join;
     j->site = number ? number : h->sites_count + 1;
-    j->inc = (number ? h->sites[number].inc : 0) + 1;
+    j->inc = (number ? h->sites[number].inc : h->inc_floor) + 1;
     memcpy(j->name, q->site, sizeof j->name);
     j->boot = q->u.join.boot;
     j->crashes_max = h->s.crashes_max;
@@ -192,6 +200,14 @@ static bool boot_is_old(const struct hub_site *s, const struct id128 *boot) {
     return false;
 }
 
+/* After a restore the hub may reach a number again with other weights; the number alone would let a
+ * site of the lost branch in. Versions that are not known here (any more) cannot be compared. */
+static bool is_foreign(const struct hub *h, const struct wire_join *b) {
+    if (hash_is_zero(&b->theta_seen) || b->version_seen < h->foreign_below) return false;
+    const struct hub_version *v = hub_version_of(h, b->version_seen);
+    return v && !hash_equal(&v->v.theta, &b->theta_seen);
+}
+
 void hub_join(struct hub *h, const struct wire_request *q) {
     const struct wire_join *b = &q->u.join;
     uint32_t number = 0;
@@ -210,7 +226,7 @@ void hub_join(struct hub *h, const struct wire_request *q) {
         return;
     }
     /* Versions of an abandoned branch are known here although they are beyond the head. */
-    if (b->version_seen >= h->versions_next || b->term_seen > h->term) {
+    if (b->version_seen >= h->versions_next || b->term_seen > h->term || is_foreign(h, b)) {
         hub_hold(h, q->site, b->version_seen, b->term_seen);
         return;
     }

@@ -140,6 +140,7 @@ static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, c
     char parent[OS_PATH_MAX];
     struct checkpoint c;
     uint32_t n = p->parts_count > 0 ? p->parts_count : 1;
+    AUTO_FREE struct checkpoint_about *about = mem_alloc(1, sizeof *about);
     AUTO_FREE struct merge_part *parts = mem_alloc(n, sizeof *parts);
     AUTO_FREE double *weight = mem_alloc(n, sizeof *weight);
     AUTO_FREE uint32_t *index = mem_alloc(n, sizeof *index);
@@ -163,6 +164,8 @@ static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, c
                                         .tokens = p->tokens_after,
                                         .ledger = p->ledger.data,
                                         .ledger_bytes = p->ledger.bytes_count};
+    if (checkpoint_about_get(&c, about)) job.head.about = about;
+    about->term = p->term;
     int bad = -1;
     enum brg_status st = merge_run(&job, &out->file, &out->bytes, &out->theta, &bad, e);
     if (bad >= 0) out->bad_part = (int)index[bad];

@@ -4,7 +4,7 @@
  * A published file is the blob itself under a second name (hard link; a symbolic link where the
  * filesystem has none). The blob is what counts: a missing link is made again at the next start.
  *
- * Retention: the newest keep_checkpoints versions, every keep_every-th, version 0, and the head. Older
+ * Retention: the newest keep_checkpoints versions, every keep_every-th, the first one, and the head. Older
  * checkpoints go only after the newest one was read back and had its hash (a bad disk must not cost the
  * last good copy). Deltas stay: replay needs them. */
 #include <errno.h>
@@ -35,20 +35,20 @@ static void publish_one(struct hub_server *s, const struct hub_version_view *v) 
 }
 
 static bool is_kept(const struct run_settings *r, uint64_t version, uint64_t newest,
-                    uint64_t head) {
-    if (version == 0 || version == head) return true;
+                    const struct hub_view *view) {
+    if (version == view->root || version == view->head) return true;
     if (version + r->keep_checkpoints > newest) return true;
     return r->keep_every > 0 && version % r->keep_every == 0;
 }
 
 /* A rolled-back version number may share its checkpoint with nobody; equal content may: ask all kept. */
 static bool shared_with_kept(struct hub_server *s, const struct hub_version_view *gone,
-                             uint64_t newest, uint64_t head) {
+                             uint64_t newest, const struct hub_view *view) {
     for (uint64_t v = 0; v <= newest; v++) {
         struct hub_version_view x;
         if (v == gone->version || !hub_version_find(s->hub, v, &x)) continue;
         if (hash_equal(&x.checkpoint, &gone->checkpoint) &&
-            is_kept(&s->dir.settings, v, newest, head))
+            is_kept(&s->dir.settings, v, newest, view))
             return true;
     }
     return false;
@@ -64,9 +64,9 @@ static uint32_t choose_drops(struct hub_server *s, uint64_t newest, uint64_t fro
     hub_view(s->hub, server_now(s), &view);
     for (; v <= newest && count < DROPS_MAX; v++) {
         struct hub_version_view x;
-        if (is_kept(&s->dir.settings, v, newest, view.head) || !hub_version_find(s->hub, v, &x))
+        if (is_kept(&s->dir.settings, v, newest, &view) || !hub_version_find(s->hub, v, &x))
             continue;
-        if (!shared_with_kept(s, &x, newest, view.head)) out[count++] = x;
+        if (!shared_with_kept(s, &x, newest, &view)) out[count++] = x;
     }
     *out_next = v;
     return count;

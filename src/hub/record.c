@@ -249,6 +249,28 @@ static void code_quarantine(struct coder *c, struct record_quarantine *r) {
     code_text(c, r->reason, sizeof r->reason, "reason");
 }
 
+static void code_rebuild(struct coder *c, struct record_rebuild *r) {
+    code_open(c, &r->open);
+    code_u64(c, &r->version);
+    code_u64(c, &r->parent);
+    code_u64(c, &r->tokens);
+    code_u32(c, &r->term);
+    code_u32(c, &r->inc_floor);
+    code_u64(c, &r->ledger_bytes);
+    code_hash(c, &r->ledger);
+    if (r->ledger_bytes == 0) bad(c, "ledger_bytes");
+}
+
+static void code_ledger(struct coder *c, struct record_ledger *r) {
+    code_u64(c, &r->offset);
+    code_count(c, &r->bytes, RECORD_LEDGER_MAX, "bytes");
+    if (r->bytes == 0) bad(c, "bytes");
+    if (c->out)
+        buf_put(c->out, r->data, r->bytes);
+    else
+        r->data = get_bytes(&c->in, r->bytes);
+}
+
 static void code_small(struct coder *c, struct hub_record *r) {
     switch (r->kind) {
     case RECORD_TERM: code_u32(c, &r->u.term.term); return;
@@ -295,6 +317,8 @@ static void code_record(struct coder *c, struct hub_record *r) {
     case RECORD_MERGE: code_merge(c, &r->u.merge); return;
     case RECORD_LEAVE: code_leave(c, &r->u.leave); return;
     case RECORD_QUARANTINE: code_quarantine(c, &r->u.quarantine); return;
+    case RECORD_REBUILD: code_rebuild(c, &r->u.rebuild); return;
+    case RECORD_LEDGER: code_ledger(c, &r->u.ledger); return;
     default: code_small(c, r);
     }
 }
@@ -311,7 +335,8 @@ const char *record_kind_name(uint16_t kind) {
         [RECORD_DISCARD] = "discard",   [RECORD_MERGE] = "merge",
         [RECORD_SEAL] = "seal",         [RECORD_LEAVE] = "leave",
         [RECORD_ROLLBACK] = "rollback", [RECORD_QUARANTINE] = "quarantine",
-        [RECORD_HOLD] = "hold",
+        [RECORD_HOLD] = "hold",         [RECORD_REBUILD] = "rebuild",
+        [RECORD_LEDGER] = "ledger",
     };
     return kind < ARRAY_COUNT(names) && names[kind] ? names[kind] : "unknown";
 }

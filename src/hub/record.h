@@ -29,10 +29,17 @@ enum record_kind { /* numbers are stored; never reuse one */
                    RECORD_ROLLBACK = 13,
                    RECORD_QUARANTINE = 14,
                    RECORD_HOLD = 15,
+                   RECORD_REBUILD = 16,
+                   RECORD_LEDGER = 17,
 };
 const char *record_kind_name(uint16_t kind); /* "open", ...; "unknown" */
 
-enum { RECORD_LAYOUT = 1, RECORD_REASON_MAX = 24, RECORD_MERGE_PARTS_MAX = 4096 };
+enum {
+    RECORD_LAYOUT = 1,
+    RECORD_REASON_MAX = 24,
+    RECORD_MERGE_PARTS_MAX = 4096,
+    RECORD_LEDGER_MAX = 256 << 10, /* bytes of a LEDGER record: far below a body's maximum */
+};
 
 enum reclaim_reason {
     RECLAIM_LAPSED = 1, /* its time was over and somebody needed its positions; counts as a crash */
@@ -152,6 +159,19 @@ struct record_hold {
     uint32_t term_seen;
 };
 
+struct record_rebuild {      /* instead of OPEN: the run goes on from a checkpoint */
+    struct record_open open; /* its checkpoint, theta: of `version` */
+    uint64_t version, parent, tokens;
+    uint32_t term, inc_floor; /* beyond all that the lost hub can have given */
+    uint64_t ledger_bytes;
+    struct hash ledger;
+};
+struct record_ledger { /* a piece of the checkpoint's ledger */
+    uint64_t offset;
+    uint32_t bytes;
+    const uint8_t *data; /* borrowed, decoded: from the body */
+};
+
 struct hub_record {
     uint16_t kind;
     time_ns wall;
@@ -171,12 +191,15 @@ struct hub_record {
         struct record_rollback rollback;
         struct record_quarantine quarantine;
         struct record_hold hold;
+        struct record_rebuild rebuild;
+        struct record_ledger ledger;
     } u;
 };
 
 /* Appends the body to out. r is not changed (one function describes both directions). */
 void hub_record_encode(struct hub_record *r, struct buf *out);
-/* Strict. On success *out may own memory: hub_record_fini. On failure nothing is owned. */
+/* Strict. On success *out may own memory (hub_record_fini) and borrow the body. On failure nothing
+ * is owned. */
 enum brg_status hub_record_decode(uint16_t kind, const void *body, size_t n, struct hub_record *out,
                                   struct err *e) MUST_USE;
 void hub_record_fini(struct hub_record *r);

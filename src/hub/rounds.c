@@ -173,6 +173,7 @@ static void plan(struct hub *h) {
                                 .parent = head->version,
                                 .version = h->versions_next,
                                 .tokens_after = head->tokens,
+                                .term = h->term,
                                 .parent_checkpoint = head->checkpoint};
     m->plan.parts = mem_alloc(count, sizeof *m->plan.parts);
     for (uint32_t i = 0; i < count; i++) plan_part(h, m, staged[i]);

@@ -24,6 +24,18 @@ enum brg_status run_dir_load(const char *path, struct run_dir *out, struct err *
 enum brg_status hub_rebuild(struct journal *j, const struct hub_settings *s, struct hub **out,
                             uint64_t *out_replayed, struct err *e) MUST_USE;
 
+/* Makes RUN's journal anew from a published checkpoint, where the old one is gone: RUN may hold what is
+ * left of it (run.json, run.yaml, model.json), or nothing; what is missing comes from the checkpoint.
+ *   E_EXISTS: RUN has a journal;  E_CHECKPOINT, E_CORRUPT: no good checkpoint, or of another run;
+ *   E_MISSING: it does not tell enough of its run;  E_FULL;  E_IO */
+struct rebuild_told {
+    uint64_t version, tokens;
+    bool settings_kept;   /* RUN/run.yaml was there */
+    bool settings_copied; /* else: from the checkpoint; else defaults were written */
+};
+enum brg_status run_rebuild(const char *run_dir, const char *checkpoint, struct rebuild_told *out,
+                            struct err *e) MUST_USE;
+
 /* ---- The server ------------------------------------------------------------------------------------ */
 struct hub_server;
 struct hub_server_options {

@@ -13,7 +13,7 @@
 
 #include "hub/machine.h"
 
-enum { SNAPSHOT_LAYOUT = 1 };
+enum { SNAPSHOT_LAYOUT = 2 };
 static const char magic[8] = {'B', 'R', 'G', 'S', 'N', 'A', 'P', '1'};
 
 /* ---- Encoding
@@ -55,6 +55,8 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_u32(out, h->tok_n);
     buf_u64(out, h->held_version);
     buf_u32(out, h->held_term);
+    buf_u32(out, h->inc_floor);
+    buf_u64(out, h->foreign_below);
     buf_u64(out, h->versions_next);
     const uint64_t counters[] = {h->grants,          h->reclaimed,        h->returned,
                                  h->rejected,        h->discarded,        h->departures,
@@ -125,7 +127,7 @@ static bool version_get(struct hub *h, struct reader *r) {
     row.on_branch = flag_get(r);
     if (!r->ok || v->version >= h->versions_next) return false;
     if (h->versions_count == 0) {
-        if (v->version != 0 || !row.on_branch) return false;
+        if (!row.on_branch) return false; /* the root: 0, or where the run was rebuilt */
     } else {
         if (v->version <= h->versions[h->versions_count - 1].v.version) return false;
         const struct hub_version *parent = hub_version_of(h, v->parent);
@@ -159,6 +161,8 @@ static bool hub_get(struct hub *h, struct reader *r, struct err *e) {
     h->tok_n = get_u32(r);
     h->held_version = get_u64(r);
     h->held_term = get_u32(r);
+    h->inc_floor = get_u32(r);
+    h->foreign_below = get_u64(r);
     h->versions_next = get_u64(r);
     uint64_t *const counters[] = {&h->grants,          &h->reclaimed,        &h->returned,
                                   &h->rejected,        &h->discarded,        &h->departures,

@@ -18,6 +18,7 @@ void hub_view(const struct hub *h, time_ns now, struct hub_view *out) {
     out->held = h->held;
     out->staged_deltas = ledger_deltas_staged(h->ledger);
     if (h->opened) {
+        out->root = h->versions[0].v.version;
         out->head = h->versions[h->head].v.version;
         out->tokens = h->versions[h->head].v.tokens;
     }
@@ -116,9 +117,11 @@ static void merged_visit(void *user, enum extent_state state, struct lease_span 
     struct merged_sum *m = user;
     (void)crashes;
     if (state != EXTENT_MERGED && state != EXTENT_SKIPPED) return;
-    const struct hub_version *v = hub_version_of(m->h, version);
-    CHECK(v != NULL);
-    CHECK(v->on_branch); /* I5: nothing of an abandoned branch */
+    if (version > m->h->versions[0].v.version) {
+        const struct hub_version *v = hub_version_of(m->h, version);
+        CHECK(v != NULL);
+        CHECK(v->on_branch); /* I5: nothing of an abandoned branch */
+    }
     if (state == EXTENT_MERGED) m->merged += span.count;
 }
 
@@ -134,7 +137,7 @@ static void versions_check(const struct hub *h) {
         CHECK(h->versions[i].v.version < h->versions_next); /* H2 */
         if (i > 0) CHECK(h->versions[i].v.version > h->versions[i - 1].v.version);
     }
-    for (const struct hub_version *v = head; v->v.version > 0; depth++) {
+    for (const struct hub_version *v = head; v != h->versions; depth++) {
         CHECK(v->on_branch); /* I5 */
         v = hub_version_of(h, v->v.parent);
         CHECK(v != NULL);

@@ -114,6 +114,7 @@ struct site_core {
     struct id128 boot, join_boot;
     uint32_t inc, term_seen, ttl_ms, heartbeat_ms;
     uint64_t req, version_seen, id_last;
+    struct hash theta_seen; /* of version_seen; zero: not known */
     bool offline, held, draining, closing, complete;
     uint32_t failures;
     struct wire_round round;

@@ -88,7 +88,9 @@ static void round_take(struct site_core *c, const struct wire_round *r, bool for
     c->round = *r;
     if (c->round.steps_target == 0) c->round.steps_target = c->set.steps_target;
     if (r->complete) c->complete = true;
-    if (r->head > c->version_seen) c->version_seen = r->head;
+    if (r->head < c->version_seen) return;
+    c->version_seen = r->head;
+    c->theta_seen = r->theta;
 }
 
 /* ---- JOIN -------------------------------------------------------------------------------------- */

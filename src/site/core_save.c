@@ -12,7 +12,7 @@
 
 #include "site/core.h"
 
-static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '1'};
+static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '2'}; /* 1: without theta_seen */
 
 static void put_lease(struct buf *b, const struct wire_lease *w) {
     buf_u64(b, w->tok);
@@ -67,6 +67,7 @@ void site_save(const struct site_core *c, struct buf *b) {
     buf_put(b, c->set.tensors.v, HASH_BYTES);
     buf_u64(b, c->version_seen);
     buf_u32(b, c->term_seen);
+    buf_put(b, c->theta_seen.v, HASH_BYTES);
     buf_u8(b, c->reset_due);
     buf_u64(b, c->base);
     buf_u64(b, c->base_tokens);
@@ -182,9 +183,11 @@ static void get_leases(struct reader *r, struct site_core *c) {
     if (worked != c->seg.samples && !c->reset_due) r->ok = false;
 }
 
-static enum brg_status identity(struct reader *r, const struct site_core *c, struct err *e) {
-    const void *m = get_bytes(r, sizeof magic);
-    if (!m || memcmp(m, magic, sizeof magic) != 0)
+static enum brg_status identity(struct reader *r, const struct site_core *c, uint8_t *out_layout,
+                                struct err *e) {
+    const uint8_t *m = get_bytes(r, sizeof magic);
+    *out_layout = m ? m[sizeof magic - 1] : 0;
+    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '2')
         return err_set(e, BRG_E_CHECKPOINT,
                        "the local checkpoint is of another version of this program");
     struct id128 run = {0};
@@ -208,10 +211,12 @@ enum brg_status site_load(struct site_core *c, const void *data, size_t n, struc
     struct site_core *t = mem_alloc(1, sizeof *t); /* no partial result on failure */
     *t = *c;
     struct reader r = reader_of(data, n);
-    enum brg_status s = identity(&r, c, e);
+    uint8_t layout;
+    enum brg_status s = identity(&r, c, &layout, e);
     if (s == BRG_OK) {
         t->version_seen = get_u64(&r);
         t->term_seen = get_u32(&r);
+        if (layout > '1') get_copy(&r, t->theta_seen.v, HASH_BYTES);
         t->reset_due = get_u8(&r) != 0;
         t->base = get_u64(&r);
         t->base_tokens = get_u64(&r);

@@ -113,6 +113,18 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
     return BRG_OK;
 }
 
+bool checkpoint_about_get(const struct checkpoint *c, struct checkpoint_about *out) {
+    char text[32];
+    uint64_t term = 0;
+    memset(out, 0, sizeof *out);
+    bool all = tensors_meta_get(&c->table, "facts", out->facts, sizeof out->facts) &&
+               tensors_meta_get(&c->table, "settings", out->settings, sizeof out->settings) &&
+               tensors_meta_get(&c->table, "term", text, sizeof text) && parse_u64(text, &term) &&
+               term <= UINT32_MAX;
+    out->term = (uint32_t)term;
+    return all;
+}
+
 enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct err *e) {
     struct checkpoint c = {0};
     TRY(tensors_read(path, &c.table, e));
@@ -171,6 +183,10 @@ static void set_meta(const struct checkpoint_head *head, struct tensors *t) {
     set_number(t, "tokens", head->tokens);
     tensors_meta_set(t, KEY_THETA, HEX_ZERO);
     tensors_meta_set(t, "model", head->model_json);
+    if (head->about == NULL) return;
+    tensors_meta_set(t, "facts", head->about->facts);
+    tensors_meta_set(t, "settings", head->about->settings);
+    set_number(t, "term", head->about->term);
 }
 
 /* Where the 64 digits stand. Inside any string a quotation mark is escaped, and a tensor's entry

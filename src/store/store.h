@@ -130,6 +130,17 @@ struct checkpoint {
 void checkpoint_fini(struct checkpoint *c);
 enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct err *e) MUST_USE;
 
+/* What a checkpoint tells of its run, so that the run can go on from it alone. Texts as they stand in the
+ * run's directory; every version carries on what version 0 began with. */
+enum { CHECKPOINT_FACTS_MAX = 4096, CHECKPOINT_SETTINGS_MAX = 65536 };
+struct checkpoint_about {
+    char facts[CHECKPOINT_FACTS_MAX];       /* run.json */
+    char settings[CHECKPOINT_SETTINGS_MAX]; /* run.yaml, as the run was made */
+    uint32_t term;                          /* of the hub that made this version */
+};
+/* false where it tells nothing: made by a version of the program that did not write this. */
+bool checkpoint_about_get(const struct checkpoint *c, struct checkpoint_about *out);
+
 struct checkpoint_writer; /* streams: theta and m chunks in any interleaving of two cursors */
 struct checkpoint_head {
     const struct tensors *table; /* parameters: names, shapes; borrowed */
@@ -138,6 +149,7 @@ struct checkpoint_head {
     uint64_t version, parent, tokens;
     const void *ledger;
     size_t ledger_bytes;
+    const struct checkpoint_about *about; /* NULL: nothing is told */
 };
 /* Writes to path (a temporary name chosen by the caller). theta_sha256 is not known before the
  * end, so its place in the header is reserved and filled by finish. */

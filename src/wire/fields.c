@@ -80,8 +80,17 @@ static void value_put(struct buf *out, const struct field *f, const uint8_t *p) 
     }
 }
 
+static bool left_out(const struct field *f, const uint8_t *at) {
+    if (!f->omitted) return false;
+    CHECK(f->type == JSON_HASH); /* the only type that needs it so far */
+    struct hash h;
+    memcpy(h.v, at, HASH_BYTES);
+    return hash_is_zero(&h);
+}
+
 void json_fields_put(struct buf *out, const struct field *fields, const void *base, bool *first) {
     for (const struct field *f = fields; f->name != NULL; f++) {
+        if (left_out(f, (const uint8_t *)base + f->offset)) continue;
         json_key(out, first, f->name);
         if (f->type == JSON_LIST)
             list_put(out, f, base);

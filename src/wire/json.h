@@ -31,6 +31,7 @@ struct field {
     const char *name;
     enum json_type type;
     bool optional; /* absent: zero */
+    bool omitted;  /* a zero is not written: a member that older peers' files do not have */
     size_t offset, count_offset, element_bytes, max;
     const struct field *sub;  /* ends with a field without a name */
     const char *const *names; /* `max` of them */
@@ -39,6 +40,8 @@ struct field {
     { .name = #m, .type = (t), .offset = offsetof(struct s, m) }
 #define FIELD_OPT(s, m, t)                                                                         \
     { .name = #m, .type = (t), .optional = true, .offset = offsetof(struct s, m) }
+#define FIELD_OMIT(s, m, t)                                                                        \
+    { .name = #m, .type = (t), .optional = true, .omitted = true, .offset = offsetof(struct s, m) }
 #define FIELD_TEXT(s, m)                                                                           \
     {                                                                                              \
         .name = #m, .type = JSON_TEXT, .offset = offsetof(struct s, m),                            \

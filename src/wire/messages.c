@@ -116,6 +116,7 @@ static const struct field join_fields[] = {FIELD(wire_join, boot, JSON_ID),
                                            FIELD(wire_join, tensors, JSON_HASH),
                                            FIELD_OPT(wire_join, version_seen, JSON_U64),
                                            FIELD_OPT(wire_join, term_seen, JSON_U32),
+                                           FIELD_OMIT(wire_join, theta_seen, JSON_HASH),
                                            FIELD(wire_join, tokens_per_sample, JSON_U32),
                                            FIELD_LIST(wire_join, resume, part_fields),
                                            FIELD_END};

@@ -72,6 +72,7 @@ struct wire_join {
     struct hash tensors;     /* names and shapes of the parameters */
     uint64_t version_seen;   /* highest version and term this site ever saw: HUB_BEHIND */
     uint32_t term_seen;
+    struct hash theta_seen; /* of version_seen; zero: not told */
     uint32_t tokens_per_sample;
     uint32_t resume_count;
     struct wire_part resume[WIRE_LEASES_MAX]; /* leases in the local checkpoint */

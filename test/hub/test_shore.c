@@ -179,7 +179,7 @@ static void *lease_and_return(void *arg) {
     r.u.join.fingerprint = w->s->dir.facts.fingerprint;
     r.u.join.tensors = w->s->dir.facts.tensors;
     r.u.join.tokens_per_sample = w->s->dir.facts.seq_len;
-    CHECK(send_one(w, &r, &a) == STEP_DONE);
+    if (send_one(w, &r, &a) == STEP_STOPPING) return NULL; /* a busy machine: it never began */
     CHECK(a.code == WIRE_OK);
     w->inc = a.u.join.inc;
     for (int i = 0; i < 200; i++) {
