@@ -114,8 +114,11 @@ static bool outcome_known(struct hub_server *s, const struct wire_request *r) {
 /* The bytes are all there, have the right hash and are durable under it: or how many there are. */
 static enum brg_status blob_complete(struct hub_server *s, const struct wire_commit *c,
                                      struct hub_blob_verdict *v, bool *out_brought, struct err *e) {
-    v->complete = blobs_has(s->blobs, &c->blob);
-    if (v->complete) return BRG_OK;
+    if (blobs_has(s->blobs, &c->blob)) {
+        TRY(blobs_sync_name(s->blobs, &c->blob, e));
+        v->complete = true;
+        return BRG_OK;
+    }
     TRY(blobs_part_bytes(s->blobs, &c->did, &v->offset));
     if (v->offset < c->bytes) return BRG_OK;
     enum brg_status st = blobs_part_finish(s->blobs, &c->did, c->bytes, &c->blob, e);

@@ -19,6 +19,8 @@
  *
  * Invariants
  *   (B1) a file under blobs/ was complete, hashed and synced before it got its name.
+ *   (B3) a try that ended between a name (of a file or of its directory) and the fsync of the directory
+ *        above is finished by the next one: that something is there does not say that it is durable.
  *   (B2) a part only grows at its end: a piece at another offset changes nothing. */
 #include <dirent.h>
 #include <errno.h>
@@ -168,11 +170,17 @@ static enum brg_status settle(struct blobs *b, const char *path, const struct ha
     char dir[OS_PATH_MAX], to[OS_PATH_MAX];
     blob_dir(b, h, dir);
     blobs_path(b, h, to);
-    if (!os_exists(dir)) {
-        TRY(os_mkdirs(dir, e));
-        TRY(os_fsync_dir(b->blobs_dir, e));
-    }
+    TRY(os_mkdirs(dir, e));
+    TRY(os_fsync_dir(b->blobs_dir, e)); /* B3: costs nothing where the directory is old */
     return os_rename_durable(path, to, e);
+}
+
+enum brg_status blobs_sync_name(const struct blobs *b, const struct hash *h, struct err *e) {
+    char dir[OS_PATH_MAX];
+    blob_dir(b, h, dir);
+    TRY(os_fsync_dir(dir, e)); /* B3 */
+    TRY(os_fsync_dir(b->incoming_dir, e)); /* where it came from: a rename is two entries */
+    return os_fsync_dir(b->blobs_dir, e);
 }
 
 enum brg_status blobs_part_finish(struct blobs *b, const struct id128 *key, uint64_t bytes,
@@ -180,7 +188,7 @@ enum brg_status blobs_part_finish(struct blobs *b, const struct id128 *key, uint
     char path[OS_PATH_MAX];
     part_path(b, key, path);
     if (!os_exists(path) && blobs_has(b, want))
-        return BRG_OK; /* the answer was lost, not the blob */
+        return blobs_sync_name(b, want, e); /* the answer was lost, not the blob */
     AUTO_CLOSE int fd = -1;
     uint64_t have, hashed;
     TRY(part_open(path, O_RDWR, &fd, &have, e));

@@ -10,5 +10,9 @@ out=${SCRATCH:-/tmp}/chaos
 build=${B:-build/${VARIANT:-release}}
 test/chaos/chaos --tests --minutes 0.62 --gap 1 --seed "${CHAOS_SEED:-7}" --build "$build" --out "$out"
 status=$?
+case $build in
+*san) echo "skip chaos_powercut: no preloads under a sanitizer" ;;
+*) test/chaos/powercut --build "$build" --out "$out-powercut" || status=1 ;;
+esac
 [ $status -eq 0 ] || tail -n 5 "$out"/*.log 2> /dev/null
 exit $status

@@ -24,7 +24,7 @@ def sizes(a):
     """Positions and epochs: a little more than the sites can train in the time."""
     rate = a.batch / (a.step_ms / 1e3) if a.trainer == "counting" else 60.0
     total = int(rate * a.sites * a.minutes * 60 * 1.1) + 200
-    epochs = 3 if total < 20000 else 6
+    epochs = 1 if a.per_hour else 3 if total < 20000 else 6  # a real epoch is longer than hours
     return total // epochs + 1, epochs
 
 

@@ -26,6 +26,14 @@ def ttls(w, low=0.5, high=5.0):
     return w.rng.uniform(low, high) * w.args.ttl
 
 
+def outage(w):
+    """How long something is away: around the time of a lease, where all the decisions are; or, for the share of
+    useful work, as outages are: many short ones, few long ones, 5 s to 5 min of the real run."""
+    if w.args.per_hour:
+        return 5 * 60 ** w.rng.random() / w.args.scale
+    return ttls(w)
+
+
 # ---- the hub -------------------------------------------------------------------------------------------------
 def kill_hub(w):
     w.fault("kill_hub")
@@ -59,7 +67,7 @@ def restart_hub(w):
 def freeze_hub(w):
     w.fault("freeze_hub")
     w.hub.signal(signal.SIGSTOP)
-    yield ttls(w)
+    yield outage(w)
     w.hub.signal(signal.SIGCONT)
 
 
@@ -232,7 +240,7 @@ def kill_site_at_a_point(w, s):
 def freeze_site(w, s):
     w.fault("freeze_site", site=s.name)
     s.signal(signal.SIGSTOP)
-    yield ttls(w)
+    yield outage(w)
     s.signal(signal.SIGCONT)
 
 
@@ -250,7 +258,7 @@ def cut_link(w, s):
     way = w.rng.choice(("up", "down", "both"))
     w.fault("cut_both_ways" if way == "both" else "cut_one_way", site=s.name, way=way)
     s.link.say(f"cut {way}")
-    yield ttls(w)
+    yield outage(w)
     s.link.say("heal")
 
 
@@ -258,7 +266,7 @@ def slow_link(w, s):
     """An upload takes longer than a lease lives."""
     w.fault("slow_link", site=s.name)
     s.link.say(f"rate {max(8, int(w.delta_bytes * 8 / 1000 / ttls(w, 1.5, 3)))}kbit")
-    yield ttls(w, 3, 6)
+    yield 3 * outage(w) if w.args.per_hour else ttls(w, 3, 6)
     s.link.say("rate 10gbit")
 
 
@@ -273,7 +281,7 @@ def refuse_connections(w, s):
     w.fault("refused", site=s.name)
     s.link.say("refuse on")
     s.link.say("reset all")
-    yield ttls(w)
+    yield outage(w)
     s.link.say("refuse off")
 
 
