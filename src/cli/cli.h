@@ -11,11 +11,16 @@ int cmd_hub(int argc, char **argv); /* and `hub replay` */
 int cmd_site(int argc, char **argv);
 int cmd_status(int argc, char **argv);
 int cmd_audit(int argc, char **argv);
+int cmd_rollback(int argc, char **argv); /* with the next three: cmd_operator.c */
+int cmd_discard(int argc, char **argv);
+int cmd_quarantine(int argc, char **argv);
+int cmd_drain(int argc, char **argv);
 int cmd_journal(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_tokenizer(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_sim(int argc, char **argv); /* sim/cmd_sim.c */
 
 /* "beringia NAME: text" to standard error; gives the exit status. */
 int cli_fail(const char *name, const struct err *e);

@@ -15,11 +15,13 @@ static const char HELP[] =
     "beringia hub - keep a run: give out leases, take contributions in, merge them, serve "
     "versions\n"
     "\n"
-    "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL] [--rebuild-from FILE]\n"
+    "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL] [--rollback-to V |\n"
+    "                                           --rebuild-from FILE]\n"
     "  beringia hub replay RUN [--json]      read the journal again and prove every version\n"
     "\n"
     "  --listen HOST:PORT  instead of hub.listen in RUN/run.yaml; port 0 takes a free one\n"
     "  --log-level LEVEL   error, warn, info (default), debug, trace\n"
+    "  --rollback-to V     go back to version V first: what was merged after it is trained again\n"
     "  --rebuild-from FILE the run's disk is gone: make RUN anew from a checkpoint, for example a "
     "site's\n"
     "                      STATE/base/N.safetensors, and serve it; docs/operating.md\n"
@@ -28,10 +30,11 @@ static const char HELP[] =
     "any\n"
     "other end start it again: nothing that was answered is lost.\n";
 
-enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_HELP };
+enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_ROLLBACK, OPT_HELP };
 static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
                                         {"log-level", 1, NULL, OPT_LEVEL},
                                         {"rebuild-from", 1, NULL, OPT_REBUILD},
+                                        {"rollback-to", 1, NULL, OPT_ROLLBACK},
                                         {"help", 0, NULL, OPT_HELP},
                                         {NULL, 0, NULL, 0}};
 
@@ -63,9 +66,10 @@ static enum brg_status rebuild(const char *run, const char *from, struct err *e)
 
 /* The signals that stop it are taken synchronously: blocked before any thread is made, so that all
  * threads inherit it, and waited for here. */
-static int serve(const char *run, const char *listen, const char *rebuild_from) {
+static int serve(struct hub_server_options o, const char *rebuild_from) {
     struct hub_server *s = NULL;
     struct err e = {0};
+    const char *run = o.run_dir;
     char path[OS_PATH_MAX];
     sigset_t stop;
     int sig = 0, lock = -1;
@@ -73,7 +77,6 @@ static int serve(const char *run, const char *listen, const char *rebuild_from) 
     (void)sigaddset(&stop, SIGTERM);
     (void)sigaddset(&stop, SIGINT);
     CHECK(pthread_sigmask(SIG_BLOCK, &stop, NULL) == 0);
-    struct hub_server_options o = {.run_dir = run, .listen = listen};
     enum brg_status st = rebuild_from != NULL ? rebuild(run, rebuild_from, &e) : BRG_OK;
     if (st == BRG_OK && !os_exists(os_path(path, run, "run.json")))
         st = err_set(&e, BRG_E_MISSING,
@@ -96,14 +99,20 @@ static int serve(const char *run, const char *listen, const char *rebuild_from) 
 }
 
 int cmd_hub(int argc, char **argv) {
-    const char *listen = NULL, *rebuild_from = NULL;
+    struct hub_server_options server = {0};
+    const char *rebuild_from = NULL;
     enum log_level level = LOG_INFO;
     int o;
     if (argc > 1 && strcmp(argv[1], "replay") == 0) return cmd_hub_replay(argc - 1, argv + 1);
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
-        case OPT_LISTEN: listen = optarg; break;
+        case OPT_LISTEN: server.listen = optarg; break;
         case OPT_REBUILD: rebuild_from = optarg; break;
+        case OPT_ROLLBACK:
+            server.rollback = true;
+            if (!parse_u64(optarg, &server.rollback_to))
+                return cli_usage("hub", "--rollback-to wants a version, not", optarg);
+            break;
         case OPT_LEVEL:
             if (!log_level_parse(optarg, &level))
                 return cli_usage("hub", "--log-level wants error, warn, info, debug or trace, not",
@@ -115,6 +124,9 @@ int cmd_hub(int argc, char **argv) {
         }
     }
     if (optind + 1 != argc) return cli_usage("hub", "want one RUN directory", "");
+    if (server.rollback && rebuild_from != NULL)
+        return cli_usage("hub", "--rollback-to and --rebuild-from exclude each other", "");
     log_level_set(level);
-    return serve(argv[optind], listen, rebuild_from);
+    server.run_dir = argv[optind];
+    return serve(server, rebuild_from);
 }

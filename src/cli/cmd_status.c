@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
 
 static const char HELP[] = "beringia status - how a run is doing\n"
@@ -22,65 +23,7 @@ static const char HELP[] = "beringia status - how a run is doing\n"
                            "\n"
                            "Colours only on a terminal, and not where NO_COLOR is set.\n";
 
-enum { BODY_MAX = 8 << 20, BAR_CELLS = 40, TIMEOUT_S = 10, SPARK_MAX = 20 };
-
-/* ---- Fetching -------------------------------------------------------------------------------------------- */
-static size_t on_body(char *data, size_t size, size_t n, void *user) {
-    struct buf *b = user;
-    buf_put(b, data, size * n);
-    return b->overflow ? 0 : size * n;
-}
-
-static enum brg_status fetch(const char *url, const char *path, struct buf *out, struct err *e) {
-    char full[512], error[CURL_ERROR_SIZE] = "";
-    long http = 0;
-    CURL *c = curl_easy_init();
-    CHECK(c != NULL);
-    (void)snprintf(full, sizeof full, "%s%s", url, path);
-    (void)curl_easy_setopt(c, CURLOPT_URL, full);
-    (void)curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https");
-    (void)curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);
-    (void)curl_easy_setopt(c, CURLOPT_WRITEDATA, out);
-    (void)curl_easy_setopt(c, CURLOPT_ERRORBUFFER, error);
-    (void)curl_easy_setopt(c, CURLOPT_TIMEOUT, (long)TIMEOUT_S);
-    (void)curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    CURLcode rc = curl_easy_perform(c);
-    (void)curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &http);
-    curl_easy_cleanup(c);
-    if (rc != CURLE_OK)
-        return err_set(e, BRG_E_NET, "%s: %s; is the hub running?", url,
-                       error[0] != '\0' ? error : curl_easy_strerror(rc));
-    if (http != 200) return err_set(e, BRG_E_NET, "%s: HTTP %ld; is this a hub?", full, http);
-    return BRG_OK;
-}
-
-/* RUN/hub.json tells where the hub of a run listens. */
-static enum brg_status find_url(const char *what, char *out, size_t cap, struct err *e) {
-    char path[OS_PATH_MAX];
-    struct buf b;
-    if (strncmp(what, "http://", 7) == 0 || strncmp(what, "https://", 8) == 0) {
-        size_t n = strlen(what);
-        while (n > 0 && what[n - 1] == '/') n--;
-        if (n >= cap) return err_set(e, BRG_E_USAGE, "the URL is too long");
-        (void)snprintf(out, cap, "%.*s", (int)n, what);
-        return BRG_OK;
-    }
-    os_path(path, what, "hub.json");
-    if (!os_exists(path))
-        return err_set(e, os_exists(what) ? BRG_E_NET : BRG_E_MISSING,
-                       "%s: no hub is running for this run; "
-                       "start it with `beringia hub %s`, or see `beringia audit %s`",
-                       path, what, what);
-    buf_init(&b, 4096);
-    enum brg_status s = os_read_file(path, 4096, &b, e);
-    json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
-    const char *url = json_string_value(json_object_get(o, "url"));
-    if (s == BRG_OK && url == NULL) s = err_set(e, BRG_E_MESSAGE, "%s: has no url", path);
-    if (s == BRG_OK) (void)snprintf(out, cap, "%s", url);
-    json_decref(o);
-    buf_fini(&b);
-    return s;
-}
+enum { BODY_MAX = 8 << 20, BAR_CELLS = 40, SPARK_MAX = 20 };
 
 /* ---- Showing --------------------------------------------------------------------------------------------- */
 static double number(const json_t *o, const char *key) {
@@ -213,7 +156,7 @@ static enum brg_status once(const char *url, bool json, bool colour, bool clear,
                             struct err *e) {
     struct buf b;
     buf_init(&b, BODY_MAX);
-    enum brg_status s = fetch(url, "/v1/status", &b, e);
+    enum brg_status s = cli_hub_get(url, "/v1/status", &b, e);
     json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
     if (s == BRG_OK && !json_is_object(o))
         s = err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
@@ -250,7 +193,7 @@ int cmd_status(int argc, char **argv) {
         }
     }
     if (optind + 1 != argc) return cli_usage("status", "want one RUN directory or URL", "");
-    if (find_url(argv[optind], url, sizeof url, &e) != BRG_OK) return cli_fail("status", &e);
+    if (cli_hub_url(argv[optind], url, sizeof url, &e) != BRG_OK) return cli_fail("status", &e);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
     enum brg_status s = once(url, json, colour, watch && tty && !json, &complete, &e);
     while (watch && s == BRG_OK && !complete) {
@@ -259,7 +202,7 @@ int cmd_status(int argc, char **argv) {
         for (int tries = 0; s == BRG_E_NET && tries < 30;
              tries++) { /* a hub that restarts is waited for */
             (void)sleep(1);
-            (void)find_url(argv[optind], url, sizeof url, &e);
+            if (cli_hub_url(argv[optind], url, sizeof url, &e) != BRG_OK) continue;
             s = once(url, json, colour, tty && !json, &complete, &e);
         }
     }

@@ -24,9 +24,14 @@ static const struct command commands[] = {
     {"site", "train for a run", cmd_site},
     {"status", "how a run is doing", cmd_status},
     {"audit", "prove from the journal that each position was merged exactly once", cmd_audit},
+    {"drain", "ask all sites of a run to hand in and leave", cmd_drain},
+    {"rollback", "go back to an older version, or end a hold", cmd_rollback},
+    {"discard", "drop a contribution that is not merged yet", cmd_discard},
+    {"quarantine", "positions whose leases crashed too often: list, return, skip", cmd_quarantine},
     {"journal", "the journal's records as lines of JSON", cmd_journal},
     {"train", "train alone, without a hub", cmd_train},
     {"eval", "held-out loss and perplexity of a checkpoint", cmd_eval},
+    {"sim", "the protocol in virtual time, with faults", cmd_sim},
 };
 
 static void help(FILE *to) {

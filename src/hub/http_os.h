@@ -52,6 +52,9 @@ struct route {
 /* NULL where none fits; then *out_allowed has the methods that the path does have. */
 const struct route *route_find(const struct exchange *x, uint32_t *out_allowed);
 
+/* operator_os.c */
+enum MHD_Result handle_operator(struct exchange *x);
+
 /* uploads_os.c */
 enum MHD_Result upload_begin(struct exchange *x); /* headers are here */
 void upload_piece(struct exchange *x, const void *data, size_t n);

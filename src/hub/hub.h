@@ -31,11 +31,11 @@ struct hub_settings {
     uint32_t seq_len, epochs;
     uint64_t order_seed;
     /* rounds */
-    uint64_t steps;            /* H */
-    uint32_t quorum;           /* sites with a staged delta before grace counts; >= 1 */
-    time_ns grace_ns;          /* from the quorum on, how long the others are waited for */
-    uint32_t staleness_max;    /* versions of others a delta may miss (1: late ones are folded in) */
-    bool cadence;              /* steps_target in proportion to measured speed */
+    uint64_t steps;         /* H */
+    uint32_t quorum;        /* sites with a staged delta before grace counts; >= 1 */
+    time_ns grace_ns;       /* from the quorum on, how long the others are waited for */
+    uint32_t staleness_max; /* versions of others a delta may miss (1: late ones are folded in) */
+    bool cadence;           /* steps_target in proportion to measured speed */
     struct outer_rule rule;
     struct schedule schedule;
     enum codec codec;
@@ -43,7 +43,7 @@ struct hub_settings {
     /* leases */
     time_ns ttl_ns, heartbeat_ns;
     uint64_t lease_samples_min, lease_samples_max;
-    uint32_t crashes_max;      /* leases over one extent that ended by crash before quarantine; 3 */
+    uint32_t crashes_max; /* leases over one extent that ended by crash before quarantine; 3 */
     /* bounds */
     uint32_t sites_max, records_per_snapshot;
     uint64_t delta_bytes_max;
@@ -55,40 +55,66 @@ void hub_destroy(struct hub *h);
 
 /* ---- Commands ----------------------------------------------------------------------------------- */
 enum hub_cmd_kind {
-    HUB_CMD_INIT = 1,     /* empty journal: write the opening record (u.init) */
-    HUB_CMD_START = 2,    /* every process start: term grows, live leases get a full TTL */
-    HUB_CMD_REQUEST = 3,  /* a message of a site (u.request) */
-    HUB_CMD_TICK = 4,     /* time passed */
-    HUB_CMD_MERGED = 5,   /* the planned checkpoint is durable (u.merged) */
-    HUB_CMD_MERGE_FAILED = 6, /* u.merge_failed: a corrupt part is discarded, else planned again later */
-    HUB_CMD_DISCARD = 7,  /* operator: u.discard */
-    HUB_CMD_ROLLBACK = 8, /* operator: u.rollback */
-    HUB_CMD_DRAIN = 9,    /* operator: ask all sites to drain; u.drain.on */
+    HUB_CMD_INIT = 1,    /* empty journal: write the opening record (u.init) */
+    HUB_CMD_START = 2,   /* every process start: term grows, live leases get a full TTL */
+    HUB_CMD_REQUEST = 3, /* a message of a site (u.request) */
+    HUB_CMD_TICK = 4,    /* time passed */
+    HUB_CMD_MERGED = 5,  /* the planned checkpoint is durable (u.merged) */
+    HUB_CMD_MERGE_FAILED =
+        6,               /* u.merge_failed: a corrupt part is discarded, else planned again later */
+    HUB_CMD_DISCARD = 7, /* operator: u.discard */
+    HUB_CMD_ROLLBACK = 8,    /* operator: u.rollback */
+    HUB_CMD_DRAIN = 9,       /* operator: ask all sites to drain; u.drain.on */
     HUB_CMD_QUARANTINE = 10, /* operator: decide a quarantined range: u.quarantine */
     HUB_CMD_REBUILD = 11, /* empty journal: go on from a checkpoint, instead of INIT (u.rebuild) */
 };
-struct hub_blob_verdict { /* what the shore found about a COMMIT's blob before the command */
-    bool complete;             /* all bytes there, hash equal, durable under its hash */
-    uint64_t offset;           /* bytes there where not complete */
-    enum brg_status status;    /* OK, or E_CORRUPT / E_NONFINITE / E_MESSAGE with text */
+struct hub_blob_verdict {   /* what the shore found about a COMMIT's blob before the command */
+    bool complete;          /* all bytes there, hash equal, durable under its hash */
+    uint64_t offset;        /* bytes there where not complete */
+    enum brg_status status; /* OK, or E_CORRUPT / E_NONFINITE / E_MESSAGE with text */
     char text[WIRE_TEXT_MAX];
     double norm, max_abs, cos_m; /* stats of the delta; cos_m to the outer momentum (0 unknown) */
-    double theta_max;          /* max|theta| of the base, for the bound; 0 = skip the bound */
+    double theta_max;            /* max|theta| of the base, for the bound; 0 = skip the bound */
 };
 struct hub_cmd {
     enum hub_cmd_kind kind;
-    time_ns wall;              /* wall clock for records, never for decisions */
+    time_ns wall; /* wall clock for records, never for decisions */
     const struct wire_request *request;
     struct hub_blob_verdict blob; /* with a COMMIT */
     union {
-        struct { struct hash checkpoint, theta; uint64_t bytes; } init; /* version 0 */
-        struct { uint32_t term_floor; } start;
-        struct { uint64_t plan; struct hash checkpoint, theta; uint64_t bytes; } merged;
-        struct { uint64_t plan; int32_t bad_part; char text[WIRE_TEXT_MAX]; } merge_failed;
-        struct { struct id128 did; char text[WIRE_TEXT_MAX]; } discard;
-        struct { uint64_t version; } rollback;
-        struct { bool on; } drain;
-        struct { uint32_t epoch; struct range range; bool skip; char reason[24]; } quarantine;
+        struct {
+            struct hash checkpoint, theta;
+            uint64_t bytes;
+        } init; /* version 0 */
+        struct {
+            uint32_t term_floor;
+        } start;
+        struct {
+            uint64_t plan;
+            struct hash checkpoint, theta;
+            uint64_t bytes;
+        } merged;
+        struct {
+            uint64_t plan;
+            int32_t bad_part;
+            char text[WIRE_TEXT_MAX];
+        } merge_failed;
+        struct {
+            struct id128 did;
+            char text[WIRE_TEXT_MAX];
+        } discard;
+        struct {
+            uint64_t version;
+        } rollback;
+        struct {
+            bool on;
+        } drain;
+        struct {
+            uint32_t epoch;
+            struct range range;
+            bool skip;
+            char reason[24];
+        } quarantine;
         struct {
             struct hash checkpoint, theta;
             uint64_t bytes, version, parent, tokens; /* as the checkpoint says */
@@ -101,7 +127,7 @@ struct hub_cmd {
 
 /* ---- Out --------------------------------------------------------------------------------------- */
 struct hub_plan_part {
-    struct outer_part part;    /* site, tokens, steps, late */
+    struct outer_part part; /* site, tokens, steps, late */
     struct id128 did;
     struct hash blob;
     uint64_t base, bytes;
@@ -114,17 +140,17 @@ struct hub_plan { /* what the merge worker computes; sorted by (site, did) */
     struct outer_params params;
     uint32_t parts_count;
     struct hub_plan_part *parts; /* owned by the hub, valid until the plan ends */
-    struct buf ledger;           /* for the checkpoint: the ledger after this merge; owned by the hub */
+    struct buf ledger; /* for the checkpoint: the ledger after this merge; owned by the hub */
 };
-struct hub_out { /* hub_out_init once, reused for each step */
-    struct buf records;        /* framed: u16 kind | u32 bytes | body, one after another */
+struct hub_out {        /* hub_out_init once, reused for each step */
+    struct buf records; /* framed: u16 kind | u32 bytes | body, one after another */
     uint32_t records_count;
-    uint64_t seq_after;        /* journal sequence when these are durable */
+    uint64_t seq_after; /* journal sequence when these are durable */
     bool has_answer;
     struct wire_answer answer;
     const struct hub_plan *merge; /* a merge to start, or NULL */
-    bool snapshot_due;         /* call hub_snapshot and store it once these records are durable */
-    struct buf notes;          /* logfmt fields, one line an event: "lvl=info ev=granted ..." */
+    bool snapshot_due; /* call hub_snapshot and store it once these records are durable */
+    struct buf notes;  /* logfmt fields, one line an event: "lvl=info ev=granted ..." */
 };
 void hub_out_init(struct hub_out *o);
 void hub_out_fini(struct hub_out *o);
@@ -139,17 +165,21 @@ enum brg_status hub_apply(struct hub *h, uint64_t seq, uint16_t kind, const void
 void hub_snapshot(const struct hub *h, struct buf *out);
 enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_t n, struct err *e)
     MUST_USE;
-struct hash hub_digest(const struct hub *h); /* of the durable state, for "same journal, same state" */
+struct hash hub_digest(
+    const struct hub *h); /* of the durable state, for "same journal, same state" */
 
 /* ---- Reading (status, tests, simulation) --------------------------------------------------------- */
-struct hub_counts { uint64_t available, leased, staged, merged, skipped, quarantined; };
+struct hub_counts {
+    uint64_t available, leased, staged, merged, skipped, quarantined;
+};
 struct hub_site_view {
     uint32_t site, inc;
     char name[WIRE_NAME_MAX];
-    bool joined, live, ready;  /* live: heard of within the TTL; ready: may hold leases */
+    bool joined, live, ready; /* live: heard of within the TTL; ready: may hold leases */
     enum wire_phase phase;
     time_ns heard_ago_ns;
-    uint64_t base, leases, samples_leased, samples_done, contributions, merged, rejected, tokens_merged;
+    uint64_t base, leases, samples_leased, samples_done, contributions, merged, rejected,
+        tokens_merged;
     double steps_per_s, tokens_per_s, loss;
 };
 struct hub_version_view {
@@ -166,13 +196,18 @@ struct hub_view {
     bool complete, draining, held; /* held: HUB_BEHIND */
     struct hub_counts counts;      /* over all open epochs */
     uint64_t grants, reclaimed, returned, rejected, discarded, departures, samples_granted,
-        samples_reclaimed;         /* since the run began */
+        samples_reclaimed; /* since the run began */
 };
 void hub_view(const struct hub *h, time_ns now, struct hub_view *out);
 uint32_t hub_sites_count(const struct hub *h);
 void hub_site_at(const struct hub *h, uint32_t index, time_ns now, struct hub_site_view *out);
 bool hub_version_find(const struct hub *h, uint64_t version, struct hub_version_view *out);
 void hub_round(const struct hub *h, const char *site, time_ns now, struct wire_round *out);
+/* Quarantined ranges, in order. */
+void hub_quarantined(const struct hub *h,
+                     void (*visit)(void *user, uint32_t epoch, struct range range,
+                                   uint32_t crashes),
+                     void *user);
 /* Blobs that must be kept: calls visit for each hash (checkpoints of kept versions, staged and merged
  * deltas). */
 void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash *h), void *user);

@@ -62,9 +62,10 @@ struct hub {
     uint64_t seq;
     bool opened, held;
     uint32_t term, tok_n;
-    uint32_t inc_floor;     /* incarnations begin above: after a rebuild older ones may be about */
-    uint64_t foreign_below; /* versions below may have other weights elsewhere: decided by rollback */
-    uint64_t import_bytes;  /* of a ledger that is being taken over; 0: none */
+    uint32_t inc_floor; /* incarnations begin above: after a rebuild older ones may be about */
+    uint64_t
+        foreign_below; /* versions below may have other weights elsewhere: decided by rollback */
+    uint64_t import_bytes; /* of a ledger that is being taken over; 0: none */
     struct hash import_hash;
     struct buf import;
     uint64_t held_version; /* what the site that made us hold had seen */

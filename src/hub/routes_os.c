@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* routes_os.c - which path is what. docs/protocol.md is the list for people; the table below is the one
  * that counts. Reading never changes the machine, and never tells what is not durable yet. */
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "hub/http_os.h"
 #include "hub/json_view.h"
 #include "wire/json.h"
 
-enum { ROUNDS_MAX = 1000, VIEW_BYTES_MAX = 4 << 20 };
+enum { ROUNDS_MAX = 1000, QUARANTINE_MAX = 1000, VIEW_BYTES_MAX = 4 << 20 };
 
 /* ---- Messages of sites ------------------------------------------------------------------------------ */
 enum MHD_Result reply_answer(struct exchange *x, const struct wire_answer *a) {
@@ -112,6 +110,36 @@ static enum MHD_Result handle_rounds(struct exchange *x) {
     return step == STEP_DONE ? reply_json(x, 200, &b) : reply_step(x, step);
 }
 
+struct quarantine_view {
+    struct buf *out;
+    uint64_t count;
+};
+static void on_quarantined(void *user, uint32_t epoch, struct range range, uint32_t crashes) {
+    struct quarantine_view *v = user;
+    bool first = true;
+    if (v->count++ >= QUARANTINE_MAX) return;
+    buf_printf(v->out, v->count > 1 ? ",{" : "{");
+    json_member_u64(v->out, &first, "epoch", epoch);
+    json_member_u64(v->out, &first, "start", range.start);
+    json_member_u64(v->out, &first, "count", range.count);
+    json_member_u64(v->out, &first, "crashes", crashes);
+    buf_u8(v->out, '}');
+}
+
+static enum MHD_Result handle_quarantine(struct exchange *x) {
+    struct hub_server *s = x->s;
+    AUTO_BUF struct buf b;
+    struct quarantine_view v = {.out = &b};
+    buf_init(&b, VIEW_BYTES_MAX);
+    buf_printf(&b, "{\"ranges\":[");
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    hub_quarantined(s->hub, on_quarantined, &v);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    buf_printf(&b, "],\"count\":%" PRIu64 "}\n", v.count);
+    enum step_result step = server_settle(s);
+    return step == STEP_DONE ? reply_json(x, 200, &b) : reply_step(x, step);
+}
+
 /* The version of the path; where it is none, *out_ok is the answer that was given. */
 static bool version_of(struct exchange *x, struct hub_version_view *out, enum MHD_Result *out_ok) {
     struct hub_server *s = x->s;
@@ -195,100 +223,6 @@ static enum MHD_Result handle_checkpoint(struct exchange *x) {
     return reply_file(x, fd, (uint64_t)st.st_size, &v.checkpoint);
 }
 
-/* ---- The operator ---------------------------------------------------------------------------------------- */
-/* Only from this machine, and only as application/json, which a page in a browser cannot send here
- * without being asked first. */
-static bool operator_allowed(struct exchange *x) {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
-    if (info == NULL || type == NULL || strncmp(type, "application/json", 16) != 0) return false;
-    const struct sockaddr *a = info->client_addr;
-    if (a->sa_family == AF_INET) {
-        struct sockaddr_in in;
-        memcpy(&in, a, sizeof in);
-        return ntohl(in.sin_addr.s_addr) >> 24 == 127;
-    }
-    if (a->sa_family != AF_INET6) return false;
-    struct sockaddr_in6 in6;
-    memcpy(&in6, a, sizeof in6);
-    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) != 0;
-}
-
-struct operator_body {
-    struct id128 did;
-    char reason[WIRE_TEXT_MAX];
-    uint64_t version;
-    bool on;
-};
-static const struct field drain_fields[] = {FIELD(operator_body, on, JSON_BOOL), FIELD_END};
-static const struct field discard_fields[] = {FIELD(operator_body, did, JSON_ID),
-                                              FIELD_TEXT(operator_body, reason), FIELD_END};
-static const struct field rollback_fields[] = {FIELD(operator_body, version, JSON_U64), FIELD_END};
-
-static enum brg_status operator_read(struct exchange *x, const char *what,
-                                     const struct field *fields, struct operator_body *out,
-                                     struct err *e) {
-    json_t *o;
-    memset(out, 0, sizeof *out);
-    TRY(json_object_parse(x->body.data, x->body.bytes_count, OPERATOR_BODY_MAX, &o, e));
-    enum brg_status st = json_fields_get(o, fields, out, what, e);
-    json_decref(o);
-    return st;
-}
-
-static enum MHD_Result operator_reply(struct exchange *x, enum step_result step,
-                                      const struct wire_answer *a) {
-    AUTO_BUF struct buf b;
-    if (step != STEP_DONE) return reply_step(x, step);
-    if (a->code != WIRE_OK) return reply_problem(x, 409, a->code, "%s", a->text);
-    buf_init(&b, 4096);
-    buf_printf(&b, "{\"code\":\"OK\"}\n");
-    return reply_json(x, 200, &b);
-}
-
-/* The machine judges; only what it cannot know is looked at here: is the checkpoint still kept? */
-static enum MHD_Result handle_operator(struct exchange *x) {
-    struct hub_server *s = x->s;
-    struct operator_body body;
-    struct hub_version_view v;
-    struct hub_cmd cmd;
-    struct err e = {0};
-    const char *what = x->segment[2];
-    memset(&cmd, 0, sizeof cmd);
-    cmd.wall = os_wall();
-    if (!operator_allowed(x))
-        return reply_problem(x, 403, WIRE_BAD,
-                             "operator requests come from this machine (loopback), "
-                             "with Content-Type: application/json");
-    const struct field *fields = strcmp(what, "drain") == 0     ? drain_fields
-                                 : strcmp(what, "discard") == 0 ? discard_fields
-                                                                : rollback_fields;
-    if (operator_read(x, what, fields, &body, &e) != BRG_OK)
-        return reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
-    if (fields == drain_fields) {
-        cmd.kind = HUB_CMD_DRAIN;
-        cmd.u.drain.on = body.on;
-    } else if (fields == discard_fields) {
-        cmd.kind = HUB_CMD_DISCARD;
-        cmd.u.discard.did = body.did;
-        (void)snprintf(cmd.u.discard.text, sizeof cmd.u.discard.text, "%s", body.reason);
-    } else {
-        CHECK(pthread_mutex_lock(&s->lock) == 0);
-        bool there = hub_version_find(s->hub, body.version, &v);
-        CHECK(pthread_mutex_unlock(&s->lock) == 0);
-        if (!there || !blobs_has(s->blobs, &v.checkpoint))
-            return reply_problem(x, 409, WIRE_BAD,
-                                 "the checkpoint of version %" PRIu64 " is not there",
-                                 body.version);
-        cmd.kind = HUB_CMD_ROLLBACK;
-        cmd.u.rollback.version = body.version;
-    }
-    struct wire_answer a;
-    enum step_result step = server_step(s, &cmd, &a);
-    return operator_reply(x, step, &a);
-}
-
 /* ---- The table ------------------------------------------------------------------------------------------- */
 #define GETS (METHOD_GET | METHOD_HEAD)
 #define MESSAGE(name)                                                                              \
@@ -309,12 +243,14 @@ static const struct route routes[] = {
     {GETS, 2, {"v1", "run"}, 0, handle_run},
     {GETS, 2, {"v1", "status"}, 0, handle_status},
     {GETS, 2, {"v1", "rounds"}, 0, handle_rounds},
+    {GETS, 2, {"v1", "quarantine"}, 0, handle_quarantine},
     {GETS, 3, {"v1", "versions", NULL}, 0, handle_version},
     {GETS, 4, {"v1", "versions", NULL, "checkpoint"}, 0, handle_checkpoint},
     {GETS, 4, {"v1", "versions", NULL, "theta"}, 0, handle_theta},
     OPERATOR("drain"),
     OPERATOR("discard"),
     OPERATOR("rollback"),
+    OPERATOR("quarantine"),
 };
 
 const struct route *route_find(const struct exchange *x, uint32_t *out_allowed) {

@@ -41,7 +41,9 @@ struct hub_server;
 struct hub_server_options {
     const char *run_dir;
     const char *listen;       /* NULL: as run.yaml says; "host:port", port 0 takes any free one */
-    uint32_t connections_max; /* 0: 512 */
+    uint32_t connections_max; /* 0: 512, and two for each site that may join */
+    bool rollback;            /* goes back to rollback_to before anybody is answered */
+    uint64_t rollback_to;
 };
 /* Locks the run, rebuilds the machine, verifies the head's checkpoint, listens. Starts its threads.
  * E_BUSY: another hub has it; E_PORT; E_JOURNAL, E_CORRUPT: the run's files. */

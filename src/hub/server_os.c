@@ -412,23 +412,28 @@ static void init_sync(struct hub_server *s) {
     hub_out_init(&s->out);
 }
 
-/* The head's checkpoint is what sites will be given: its bytes are read and hashed before the first. */
-static enum brg_status verify_head(struct hub_server *s, struct err *e) {
+/* The head's checkpoint is what sites will be given: its bytes are read and hashed before the first.
+ * Where the hub is to go back first, that version's. */
+static enum brg_status verify_head(struct hub_server *s, const struct hub_server_options *o,
+                                   struct err *e) {
     struct hub_view v;
     struct hub_version_view head;
     hub_view(s->hub, server_now(s), &v);
-    if (!hub_version_find(s->hub, v.head, &head))
-        return err_set(e, BRG_E_JOURNAL, "%s: the journal has no version %llu", s->dir.path,
-                       (unsigned long long)v.head);
+    uint64_t version = o->rollback ? o->rollback_to : v.head;
+    if (!hub_version_find(s->hub, version, &head))
+        return err_set(e, o->rollback ? BRG_E_USAGE : BRG_E_JOURNAL,
+                       "%s: the journal has no version %llu", s->dir.path,
+                       (unsigned long long)version);
     if (!blobs_has(s->blobs, &head.checkpoint))
         return err_set(e, BRG_E_CHECKPOINT,
-                       "%s: the checkpoint of version %llu is missing; restore "
-                       "its file, or roll back to an older version from a copy of the run",
-                       s->dir.path, (unsigned long long)v.head);
+                       "%s: the checkpoint of version %llu is missing; put its file back, or start "
+                       "with --rollback-to and a version that RUN/versions has",
+                       s->dir.path, (unsigned long long)version);
     return blobs_verify(s->blobs, &head.checkpoint, e);
 }
 
-static enum brg_status open_state(struct hub_server *s, struct err *e) {
+static enum brg_status open_state(struct hub_server *s, const struct hub_server_options *o,
+                                  struct err *e) {
     char path[OS_PATH_MAX];
     uint64_t replayed;
     time_ns began = os_now();
@@ -437,7 +442,7 @@ static enum brg_status open_state(struct hub_server *s, struct err *e) {
     TRY(blobs_sweep(s->blobs, e));
     TRY(hub_rebuild(s->journal, &s->dir.settings.hub, &s->hub, &replayed, e));
     s->seq_queued = s->seq_durable = journal_last_seq(s->journal);
-    TRY(verify_head(s, e));
+    TRY(verify_head(s, o, e));
     log_line(LOG_INFO, "hub", "rebuilt", "records=%llu replayed=%llu ms=%lld",
              (unsigned long long)s->seq_durable, (unsigned long long)replayed,
              (long long)((os_now() - began) / NS_PER_MS));
@@ -453,13 +458,26 @@ static void start_machine(struct hub_server *s) {
         log_line(LOG_WARN, "hub", "started_full", "dir=%s", s->dir.path);
 }
 
+static enum brg_status roll_back(struct hub_server *s, uint64_t version, struct err *e) {
+    struct hub_cmd cmd;
+    struct wire_answer a;
+    memset(&cmd, 0, sizeof cmd);
+    cmd.kind = HUB_CMD_ROLLBACK;
+    cmd.wall = os_wall();
+    cmd.u.rollback.version = version;
+    if (server_step(s, &cmd, &a) != STEP_DONE)
+        return err_set(e, BRG_E_FULL, "%s: no space for the rollback's record", s->dir.path);
+    if (a.code == WIRE_OK) return BRG_OK;
+    return err_set(e, BRG_E_USAGE, "--rollback-to %llu: %s", (unsigned long long)version, a.text);
+}
+
 enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_server **out,
                                 struct err *e) {
     struct hub_server *s = mem_alloc(1, sizeof *s);
     init_sync(s);
     s->started = s->times.head_since = os_now();
     enum brg_status st = run_dir_load(o->run_dir, &s->dir, e);
-    if (st == BRG_OK) st = open_state(s, e);
+    if (st == BRG_OK) st = open_state(s, o, e);
     if (st == BRG_OK) {
         s->journal_runs = pthread_create(&s->journal_thread, NULL, journal_main, s) == 0;
         s->merge_runs = pthread_create(&s->merge_thread, NULL, server_merge_main, s) == 0;
@@ -467,6 +485,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
         CHECK(s->merge_runs);
         server_publish_all(s);
         start_machine(s);
+        if (o->rollback) st = roll_back(s, o->rollback_to, e);
     }
     if (st == BRG_OK) {
         s->tick_runs = pthread_create(&s->tick_thread, NULL, tick_main, s) == 0;

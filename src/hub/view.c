@@ -85,6 +85,30 @@ void hub_round(const struct hub *h, const char *site, time_ns now, struct wire_r
     hub_round_fill(h, number, out);
 }
 
+struct quarantine_walk {
+    void (*visit)(void *user, uint32_t epoch, struct range range, uint32_t crashes);
+    void *user;
+    uint32_t epoch;
+};
+
+static void quarantine_visit(void *user, enum extent_state state, struct lease_span span,
+                             uint64_t version, uint32_t crashes) {
+    const struct quarantine_walk *w = user;
+    (void)version;
+    if (state != EXTENT_QUARANTINED) return;
+    w->visit(w->user, w->epoch, (struct range){span.start, span.count}, crashes);
+}
+
+void hub_quarantined(const struct hub *h,
+                     void (*visit)(void *user, uint32_t epoch, struct range range,
+                                   uint32_t crashes),
+                     void *user) {
+    struct quarantine_walk w = {.visit = visit, .user = user};
+    for (w.epoch = 0; w.epoch < ledger_epochs(h->ledger); w.epoch++)
+        if (ledger_count(h->ledger, w.epoch, EXTENT_QUARANTINED) > 0)
+            ledger_walk(h->ledger, w.epoch, quarantine_visit, &w);
+}
+
 /* Checkpoints: version 0 and the newest on the branch (how deep a rollback can go). Deltas: staged
  * ones, and merged ones as long as they are remembered, so that the weights can be computed again.
  * */

@@ -178,7 +178,7 @@ static enum brg_status settle(struct blobs *b, const char *path, const struct ha
 enum brg_status blobs_sync_name(const struct blobs *b, const struct hash *h, struct err *e) {
     char dir[OS_PATH_MAX];
     blob_dir(b, h, dir);
-    TRY(os_fsync_dir(dir, e)); /* B3 */
+    TRY(os_fsync_dir(dir, e));             /* B3 */
     TRY(os_fsync_dir(b->incoming_dir, e)); /* where it came from: a rename is two entries */
     return os_fsync_dir(b->blobs_dir, e);
 }

@@ -54,7 +54,8 @@ void blobs_path(const struct blobs *b, const struct hash *h, char out[4096]);
 bool blobs_has(const struct blobs *b, const struct hash *h);
 /* Makes the name of a blob that is there durable. Before anybody is told that it is there: an earlier
  * try, or one under way in another thread, may have renamed it and not synced its directory yet. */
-enum brg_status blobs_sync_name(const struct blobs *b, const struct hash *h, struct err *e) MUST_USE;
+enum brg_status blobs_sync_name(const struct blobs *b, const struct hash *h, struct err *e)
+    MUST_USE;
 /* A blob arriving in pieces under a key. offset must equal what is there already. */
 enum brg_status blobs_part_bytes(struct blobs *b, const struct id128 *key, uint64_t *out_bytes)
     MUST_USE;

@@ -23,6 +23,29 @@ static void run_alone(struct kit *k, const char *site, uint32_t inc, uint64_t *r
 /* ---- Commits
  * ------------------------------------------------------------------------------------ */
 
+/* The ledger inside a checkpoint is the one at its MERGE record: no epoch may open in between. */
+TEST(hub_I5_no_epoch_opens_while_a_merge_is_under_way) {
+    struct kit k;
+    struct hub_settings s = kit_settings(8, 2);
+    kit_open(&k, &s);
+    uint32_t a = kit_join(&k, "a", 1);
+    struct wire_lease l = kit_lease(&k, "a", a, 1, 8);
+    assert_int_equal(kit_stage(&k, "a", a, 1, &l, l.count), OUTCOME_STAGED);
+    struct wire_lease m = kit_lease(&k, "a", a, 2, 8);
+    assert_int_equal(l.count + m.count, 8);
+    kit_wait(&k, 61);
+    assert_true(k.has_plan);
+    struct wire_request q = kit_request(&k, WIRE_LEASE, "a", a);
+    q.req = 3;
+    q.u.lease.want = 8;
+    const struct wire_answer *w = kit_send(&k, &q);
+    assert_int_equal(w->code, WIRE_OK);
+    assert_false(w->u.lease.granted);
+    kit_merge(&k);
+    assert_int_equal(kit_lease(&k, "a", a, 4, 8).epoch, 1);
+    kit_close(&k);
+}
+
 TEST(hub_H5_a_repeated_commit_gets_the_recorded_outcome) {
     struct kit k;
     open_small(&k, 1000, 1);

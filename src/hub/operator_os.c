@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* operator_os.c - POST /v1/operator/...: what a person may ask of a running hub. The machine judges. */
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "hub/http_os.h"
+#include "wire/json.h"
+
+/* ---- The operator ---------------------------------------------------------------------------------------- */
+/* Only from this machine, and only as application/json, which a page in a browser cannot send here
+ * without being asked first. */
+static bool operator_allowed(struct exchange *x) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
+    if (info == NULL || type == NULL || strncmp(type, "application/json", 16) != 0) return false;
+    const struct sockaddr *a = info->client_addr;
+    if (a->sa_family == AF_INET) {
+        struct sockaddr_in in;
+        memcpy(&in, a, sizeof in);
+        return ntohl(in.sin_addr.s_addr) >> 24 == 127;
+    }
+    if (a->sa_family != AF_INET6) return false;
+    struct sockaddr_in6 in6;
+    memcpy(&in6, a, sizeof in6);
+    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) != 0;
+}
+
+struct operator_body {
+    struct id128 did;
+    char reason[WIRE_TEXT_MAX];
+    uint64_t version, start, count;
+    uint32_t epoch;
+    bool on, skip;
+};
+static const struct field drain_fields[] = {FIELD(operator_body, on, JSON_BOOL), FIELD_END};
+static const struct field discard_fields[] = {FIELD(operator_body, did, JSON_ID),
+                                              FIELD_TEXT(operator_body, reason), FIELD_END};
+static const struct field rollback_fields[] = {FIELD(operator_body, version, JSON_U64), FIELD_END};
+static const struct field quarantine_fields[] = {
+    FIELD(operator_body, epoch, JSON_U32), FIELD(operator_body, start, JSON_U64),
+    FIELD(operator_body, count, JSON_U64), FIELD(operator_body, skip, JSON_BOOL),
+    FIELD_TEXT(operator_body, reason),     FIELD_END};
+
+/* What the machine cannot know is looked at in `fill`: false, and the problem is answered. */
+static bool fill_drain(struct exchange *x, const struct operator_body *body, struct hub_cmd *cmd) {
+    (void)x;
+    cmd->kind = HUB_CMD_DRAIN;
+    cmd->u.drain.on = body->on;
+    return true;
+}
+
+static bool fill_discard(struct exchange *x, const struct operator_body *body,
+                         struct hub_cmd *cmd) {
+    (void)x;
+    cmd->kind = HUB_CMD_DISCARD;
+    cmd->u.discard.did = body->did;
+    (void)snprintf(cmd->u.discard.text, sizeof cmd->u.discard.text, "%s", body->reason);
+    return true;
+}
+
+static bool fill_rollback(struct exchange *x, const struct operator_body *body,
+                          struct hub_cmd *cmd) {
+    struct hub_version_view v;
+    CHECK(pthread_mutex_lock(&x->s->lock) == 0);
+    bool there = hub_version_find(x->s->hub, body->version, &v);
+    CHECK(pthread_mutex_unlock(&x->s->lock) == 0);
+    cmd->kind = HUB_CMD_ROLLBACK;
+    cmd->u.rollback.version = body->version;
+    return there && blobs_has(x->s->blobs, &v.checkpoint);
+}
+
+static bool fill_quarantine(struct exchange *x, const struct operator_body *body,
+                            struct hub_cmd *cmd) {
+    (void)x;
+    cmd->kind = HUB_CMD_QUARANTINE;
+    cmd->u.quarantine.epoch = body->epoch;
+    cmd->u.quarantine.range = (struct range){body->start, body->count};
+    cmd->u.quarantine.skip = body->skip;
+    (void)snprintf(cmd->u.quarantine.reason, sizeof cmd->u.quarantine.reason, "%.*s",
+                   (int)sizeof cmd->u.quarantine.reason - 1, body->reason);
+    return true;
+}
+
+static const struct operation {
+    const char *name;
+    const struct field *fields;
+    bool (*fill)(struct exchange *x, const struct operator_body *body, struct hub_cmd *cmd);
+} operations[] = {
+    {"drain", drain_fields, fill_drain},
+    {"discard", discard_fields, fill_discard},
+    {"rollback", rollback_fields, fill_rollback},
+    {"quarantine", quarantine_fields, fill_quarantine},
+};
+
+static enum brg_status operator_read(struct exchange *x, const struct operation *op,
+                                     struct operator_body *out, struct err *e) {
+    json_t *o;
+    memset(out, 0, sizeof *out);
+    TRY(json_object_parse(x->body.data, x->body.bytes_count, OPERATOR_BODY_MAX, &o, e));
+    enum brg_status st = json_fields_get(o, op->fields, out, op->name, e);
+    json_decref(o);
+    return st;
+}
+
+/* The machine's own answer: its code, its sentence; and where the run stands after it. */
+static enum MHD_Result operator_reply(struct exchange *x, enum step_result step,
+                                      const struct wire_answer *a) {
+    AUTO_BUF struct buf b;
+    struct hub_view v;
+    bool first = true;
+    buf_init(&b, 4096);
+    if (step != STEP_DONE) return reply_step(x, step);
+    if (a->code != WIRE_OK) return reply_problem(x, 409, a->code, "%s", a->text);
+    CHECK(pthread_mutex_lock(&x->s->lock) == 0);
+    hub_view(x->s->hub, server_now(x->s), &v);
+    CHECK(pthread_mutex_unlock(&x->s->lock) == 0);
+    buf_u8(&b, '{');
+    json_member_text(&b, &first, "code", wire_code_name(WIRE_OK));
+    json_member_u64(&b, &first, "term", v.term);
+    json_member_u64(&b, &first, "head", v.head);
+    json_member_bool(&b, &first, "held", v.held);
+    json_member_bool(&b, &first, "draining", v.draining);
+    buf_put(&b, "}\n", 2);
+    return reply_json(x, 200, &b);
+}
+
+enum MHD_Result handle_operator(struct exchange *x) {
+    struct operator_body body;
+    struct hub_cmd cmd;
+    struct wire_answer a;
+    struct err e = {0};
+    const struct operation *op = operations;
+    while (strcmp(op->name, x->segment[2]) != 0) {
+        op++;
+        CHECK(op < operations + ARRAY_COUNT(operations)); /* the table of routes has no other */
+    }
+    memset(&cmd, 0, sizeof cmd);
+    cmd.wall = os_wall();
+    if (!operator_allowed(x))
+        return reply_problem(x, 403, WIRE_BAD,
+                             "operator requests come from this machine (loopback), "
+                             "with Content-Type: application/json");
+    if (operator_read(x, op, &body, &e) != BRG_OK)
+        return reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
+    if (!op->fill(x, &body, &cmd))
+        return reply_problem(x, 409, WIRE_BAD, "the checkpoint of version %" PRIu64 " is not there",
+                             body.version);
+    enum step_result step = server_step(x->s, &cmd, &a);
+    return operator_reply(x, step, &a);
+}
