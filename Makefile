@@ -43,7 +43,7 @@ endif
 # banned.h makes strcpy and its like a compile error.
 CFLAGS_ALL := -std=c17 -ffp-contract=off -fvisibility=hidden -fPIC -pthread $(FLAGS_$(VARIANT)) \
   $(CFLAGS_LOCAL)
-CPPFLAGS_ALL := -D_GNU_SOURCE -Isrc -Iinclude -include src/base/banned.h
+CPPFLAGS_ALL := -D_GNU_SOURCE -Isrc -Iinclude -I. -include src/base/banned.h
 LDFLAGS_ALL := -pthread $(FLAGS_$(VARIANT)) -Wl,--as-needed $(LDFLAGS_LOCAL)
 
 PACKAGES := libmicrohttpd libcurl sqlite3 jansson nettle libpcre2-8 libutf8proc
@@ -53,7 +53,7 @@ ifeq ($(PC_LIBS),no-libraries)
 PC_LIBS = $(error a library is missing; run scripts/deps)
 endif
 
--include $(wildcard src/*/room.mk test/*/test.mk sim/sim.mk)
+-include $(wildcard src/*/room.mk test/*/test.mk)
 
 LIBS = $(PC_LIBS) $(foreach r,$(ROOMS),$(LIBS_$r)) -lm
 
@@ -72,6 +72,7 @@ MAIN_OBJECT := $(B)/obj/src/cli/main.o
 
 $(foreach r,$(ROOMS),$(eval OBJECTS_$r := $(call objects_of,src/$r)))
 ALL_OBJECTS := $(foreach r,$(ROOMS),$(OBJECTS_$r))
+SIM_OBJECTS := $(filter-out %/sim/main.o,$(call objects_of,sim))
 
 # Written beside and renamed, so that two makes at a time never see half an object.
 $(B)/obj/%.o: %.c $(B)/flags
@@ -90,9 +91,9 @@ $(B)/obj/%.o: %.c $(B)/flags
 all: program library
 
 program: $(if $(OBJECTS_cli),$(B)/beringia)
-$(B)/beringia: $(ALL_OBJECTS)
+$(B)/beringia: $(ALL_OBJECTS) $(SIM_OBJECTS)
 	@echo "  LINK    $@"
-	@$(CC) $(LDFLAGS_ALL) $(ALL_OBJECTS) $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+	@$(CC) $(LDFLAGS_ALL) $(ALL_OBJECTS) $(SIM_OBJECTS) $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
 
 # The C API: what include/beringia.h declares is exported, everything else is hidden.
 # A site reads checkpoints, and has no journal: so not SQLite either.
@@ -201,14 +202,12 @@ fuzz:
 
 # ---- The simulator, the demonstration, the rules -------------------------------------------------
 
-SIM_OBJECTS := $(call objects_of,sim)
+# What it is made of, and `make mutants`, stand in sim/sim.mk; the program has it as `beringia sim`.
 .PHONY: sim
-sim: $(if $(SIM_OBJECTS),$(B)/sim)
-	@$(if $(SIM_OBJECTS),$(SANITIZER_ENV) $(B)/sim $(if $(SEED),--seed $(SEED)) $(SIM_ARGS),echo "no simulator in this tree")
-ROOMS_sim ?= $(ROOMS)
-$(B)/sim: $(SIM_OBJECTS) $(filter-out $(MAIN_OBJECT),$(foreach r,$(ROOMS_sim),$(OBJECTS_$r)))
-	@echo "  LINK    $@"
-	@$(CC) $(LDFLAGS_ALL) $^ $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+sim: $(B)/sim
+	@$(SANITIZER_ENV) $(B)/sim $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) $(SIM_ARGS)
+
+include sim/sim.mk
 
 .PHONY: demo lint format check clean help
 demo:
@@ -239,7 +238,8 @@ help:
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60]   libFuzzer on the decoders (clang)"
 	@echo "make demo             a whole run on this machine"
-	@echo "make sim [SEED=n]     the protocol in virtual time"
+	@echo "make sim [SEEDS=n | SEED=n]     the protocol in virtual time; docs/simulation.md"
+	@echo "make mutants          planted faults, each of which the simulator must find"
 	@echo "make chaos [MINUTES=20 SEED=n]  a hub and sites as processes under faults; test/chaos"
 	@echo "make bench-order | bench-hub | bench-outer  [ARGS=...]  figures, against what is promised"
 	@echo "make clean"

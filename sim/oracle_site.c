@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* oracle_site.c - a site's weights are what its counts say, position by position, after each step:
+ *   weights - S = the positions of the running segment (S3),   S = base - own unmerged (W2),
+ * together: local = global + own work that is not merged yet (W1). */
+#include <string.h>
+
+#include "base/mutant.h"
+#include "sim/sim.h"
+
+static void count_lease(struct sim *m, const struct site_lease *l, float *want) {
+    uint64_t i = 0;
+    for (uint32_t r = 0; r < l->w.ranges_count; r++)
+        for (uint64_t k = 0; k < l->w.ranges[r].count; k++, i++)
+            if (i >= l->cut && i < l->done)
+                want[l->w.epoch * m->w.positions + l->w.ranges[r].start + k] += 1;
+}
+
+/* A skip has no epoch: it may be of any in which the segment has this position. */
+static void take_skips(struct sim *m, const struct site_core *c, const float *have, float *want) {
+    for (uint32_t i = 0; i < c->seg.skips_count; i++) {
+        for (uint32_t e = 0; e < m->w.epochs; e++) {
+            uint64_t at = e * m->w.positions + c->seg.skips[i].position;
+            if (want[at] != 1 || have[at] != 0) continue;
+            want[at] = 0;
+            break;
+        }
+    }
+}
+
+void oracle_site(struct sim *m, struct sim_proc *p) {
+    const struct site_core *c = &p->core;
+    if (!c->loaded || c->reset_due || c->state == SITE_STOPPED) return;
+    float want[SIM_WEIGHTS] = {0}, have[SIM_WEIGHTS], own[SIM_WEIGHTS];
+    size_t n = m->w.weights;
+    memset(own, 0, n * sizeof *own);
+    for (uint32_t i = 0; i < c->deltas_count; i++)
+        if (c->deltas[i].state != PENDING_FAILED)
+            weights_add(own, delta_of(m, &c->deltas[i].c.did)->content->d, n);
+    for (size_t i = 0; i < n; i++) {
+        have[i] = p->theta[i] - p->s[i];
+        if (p->s[i] != p->base->theta[i] - own[i])
+            sim_fail(m, "W2: %s/%u: the subtraction base is %g at %zu, want %g", p->name, p->index,
+                     (double)p->s[i], i, (double)(p->base->theta[i] - own[i]));
+    }
+    for (uint32_t i = 0; i < c->leases_count; i++)
+        if (!c->leases[i].give_back) count_lease(m, &c->leases[i], want);
+    take_skips(m, c, have, want);
+    for (size_t i = 0; i < n; i++)
+        if (have[i] != want[i])
+            sim_fail(m, "S3: %s/%u: the weights have %g at %zu, the segment says %g", p->name,
+                     p->index, (double)have[i], i, (double)want[i]);
+}
