@@ -126,6 +126,7 @@ struct site_core {
     time_ns lease_at;        /* ask again no sooner */
     uint64_t in_flight;      /* taken, not trained yet, still good */
     uint64_t void_in_flight; /* taken before a reset: a step on these is undone by another reset */
+    bool void_mixed;         /* some of them were taken after samples that are still good */
 
     /* weights */
     bool loaded, reset_due;

@@ -31,6 +31,8 @@ void core_lease_drop(struct site_core *c, struct site_lease *l, const char *why,
               " why=\"%s\"",
               l->taken > l->cut ? "warn" : "info", l->w.tok, l->w.count, l->done - l->cut, why);
     CHECK(flying <= c->in_flight);
+    for (size_t k = 0; k < i && flying > 0; k++)
+        c->void_mixed |= c->leases[k].taken > c->leases[k].done;
     c->in_flight -= flying;
     c->void_in_flight += flying;
     memmove(l, l + 1, (c->leases_count - i - 1) * sizeof *l);

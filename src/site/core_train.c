@@ -83,6 +83,7 @@ enum brg_status site_trained(struct site_core *c, time_ns now, uint64_t n, doubl
     if (n == 0 || n > c->in_flight + c->void_in_flight) return BRG_E_USAGE;
     uint64_t lost = n < c->void_in_flight ? n : c->void_in_flight, left = n - lost;
     c->void_in_flight -= lost;
+    if (c->void_in_flight == 0) c->void_mixed = false;
     if (lost > 0 && !skip) c->reset_due = true;
     bool listed = true;
     for (uint32_t i = 0; i < c->leases_count && left > 0; i++) {
@@ -183,10 +184,17 @@ void site_reset(struct site_core *c, struct buf *notes) {
     uint64_t lost = c->seg.samples;
     for (uint32_t i = c->deltas_count; i-- > 0;)
         if (c->deltas[i].state == PENDING_FAILED) core_delta_remove(c, &c->deltas[i]);
-    for (uint32_t i = 0; i < c->leases_count; i++)
+    /* Where nothing was done since the cut, what is taken is what comes next and stays good: else a
+     * trainer that takes ahead would, at each reset, have some that the next one makes void. */
+    bool again = c->void_mixed;
+    for (uint32_t i = 0; i < c->leases_count; i++) again |= c->leases[i].done > c->leases[i].cut;
+    for (uint32_t i = 0; i < c->leases_count && again; i++)
         c->leases[i].done = c->leases[i].taken = c->leases[i].cut;
-    c->void_in_flight += c->in_flight;
-    c->in_flight = 0;
+    if (again) {
+        c->void_in_flight += c->in_flight;
+        c->in_flight = 0;
+        c->void_mixed = false; /* all of them are older than what is taken from now on */
+    }
     memset(&c->seg, 0, sizeof c->seg);
     c->reset_due = false;
     if (c->loaded)
