@@ -194,6 +194,12 @@ static bool lease_refused(struct hub *h, uint32_t site, uint64_t base) {
         h->out->answer.retry_ms = hub_ms(h->s.heartbeat_ns);
         return true;
     }
+    if (base > h->versions[h->head].v.version) {
+        /* A rollback left it ahead, on a branch that is no more; with the JOIN it learns so. */
+        hub_refuse(h, WIRE_UNKNOWN_SITE, "the run went back to version %llu: join again",
+                   (unsigned long long)h->versions[h->head].v.version);
+        return true;
+    }
     h->sites[site].base = base;
     h->sites[site].ready = v && v->on_branch;
     if (h->draining || !h->sites[site].ready ||
