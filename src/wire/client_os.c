@@ -210,7 +210,7 @@ static enum brg_status answer_judge(struct client *c, const char *what, const st
 /* One write a line, so that threads and processes that share the file do not mix. The answer stands as it
  * came where it is one line of JSON; what is no such thing is left out, as is the answer that was lost. */
 static void history_put(struct client *c, const struct wire_request *r, const struct buf *asked,
-                        time_ns sent, enum brg_status status) {
+                        time_ns sent, const char *status) {
     if (c->history < 0) return;
     AUTO_BUF struct buf line = {.bytes_max = 3 * (size_t)WIRE_BODY_MAX};
     buf_printf(&line,
@@ -218,9 +218,9 @@ static void history_put(struct client *c, const struct wire_request *r, const st
                ",\"kind\":\"%s\",\"status\":\"%s\","
                "\"http\":%ld,\"asked\":",
                (long)getpid(), (int64_t)sent, (int64_t)os_now(), wire_kind_name(r->kind),
-               status_name(status), c->http);
+               status, c->http);
     buf_put(&line, asked->data, asked->bytes_count);
-    if (status == BRG_OK) {
+    if (strcmp(status, status_name(BRG_OK)) == 0) {
         while (c->body.bytes_count > 0 && c->body.data[c->body.bytes_count - 1] <= ' ')
             c->body.bytes_count--;
         buf_printf(&line, ",\"answer\":");
@@ -246,10 +246,12 @@ enum brg_status client_post(struct client *c, const struct wire_request *r, stru
     struct err why = {0};
     struct wire_answer a;
     time_ns sent = os_now();
+    c->http = 0; /* a COMMIT may take effect though this process does not live to see the answer */
+    if (r->kind == WIRE_COMMIT) history_put(c, r, &body, sent, "sent");
     enum brg_status status = request_perform(c, e), read = status;
     if (status == BRG_OK)
         read = wire_answer_decode(r->kind, c->body.data, c->body.bytes_count, &a, &why);
-    history_put(c, r, &body, sent, read);
+    history_put(c, r, &body, sent, status_name(read));
     TRY(status);
     if (read != BRG_OK) return answer_judge(c, wire_kind_name(r->kind), &why, e);
     *out = a;
