@@ -47,31 +47,6 @@ struct hash hub_manifest_hash(const struct record_stage *r) {
     return hash;
 }
 
-static bool done_has(const struct lease *a, uint64_t done, uint64_t position) {
-    for (uint32_t i = 0; i < a->spans_count && done > 0; i++) {
-        uint64_t count = a->spans[i].count < done ? a->spans[i].count : done;
-        if (position >= a->spans[i].start && position - a->spans[i].start < count) return true;
-        done -= count;
-    }
-    return false;
-}
-
-/* A skip names a position only; its epoch is that of the first part that has it and does not have
- * it as a skip already. Where there is none the ledger will refuse it. */
-static uint32_t skip_epoch(const struct hub *h, const struct record_stage *g, uint32_t at) {
-    uint32_t epoch = 0;
-    for (uint32_t i = 0; i < g->parts_count; i++) {
-        const struct lease *a = ledger_lease_find(h->ledger, g->parts[i].tok);
-        if (!a) continue;
-        epoch = a->epoch;
-        bool taken = false;
-        for (uint32_t k = 0; k < at; k++)
-            taken |= g->skips[k].position == g->skips[at].position && g->skips[k].epoch == epoch;
-        if (!taken && done_has(a, g->parts[i].done, g->skips[at].position)) return epoch;
-    }
-    return epoch;
-}
-
 /* The record as it would be written, from the site's words and the shore's measurements. */
 static struct hub_record *stage_draft(struct hub *h, uint32_t site, const struct wire_commit *c,
                                       const struct hub_blob_verdict *blob) {
@@ -96,10 +71,11 @@ static struct hub_record *stage_draft(struct hub *h, uint32_t site, const struct
     memcpy(g->parts, c->parts, c->parts_count * sizeof *g->parts);
     g->skips_count = c->skips_count;
     for (uint32_t i = 0; i < c->skips_count; i++) {
-        g->skips[i].position = c->skips[i].position;
+        uint64_t epoch = c->skips[i].position / h->s.positions;
+        g->skips[i].epoch = epoch < UINT32_MAX ? (uint32_t)epoch : UINT32_MAX;
+        g->skips[i].position = c->skips[i].position % h->s.positions;
         hub_text_copy(g->skips[i].reason, sizeof g->skips[i].reason,
                       ledger_reason_fit(h->ledger, c->skips[i].reason));
-        g->skips[i].epoch = skip_epoch(h, g, i);
     }
     if (!c->keep_rest || c->parts_count == 0) return r;
     const struct wire_part *last = &c->parts[c->parts_count - 1];

@@ -30,7 +30,8 @@ struct site_settings {
     struct id128 run;
     struct hash fingerprint, tensors;
     uint32_t tokens_per_sample;
-    uint64_t elements; /* P */
+    uint64_t positions; /* of an epoch */
+    uint64_t elements;  /* P */
     enum codec codec;
     uint64_t batch;        /* samples of one optimizer step, for planning */
     uint32_t pending_max;  /* 1: hand in only when the last contribution was rebased on */

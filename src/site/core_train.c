@@ -61,7 +61,7 @@ static bool skips_add(struct site_core *c, const struct site_lease *l, uint64_t 
     if (n > WIRE_SKIPS_MAX - g->skips_count) return false;
     for (uint64_t i = 0; i < n; i++) {
         struct wire_skip *s = &g->skips[g->skips_count++];
-        s->position = position_at(&l->w, from + i).position;
+        s->position = l->w.epoch * c->set.positions + position_at(&l->w, from + i).position;
         snprintf(s->reason, sizeof s->reason, "%s", reason);
     }
     return true;

@@ -294,6 +294,7 @@ static void core_begin(struct brg_site *s) {
                                 .fingerprint = s->fingerprint,
                                 .tensors = s->tensors_hash,
                                 .tokens_per_sample = r->seq_len,
+                                .positions = r->positions,
                                 .elements = s->elements,
                                 .codec = (enum codec)r->codec,
                                 .batch = s->batch,

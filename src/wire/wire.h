@@ -35,7 +35,7 @@ struct wire_lease { /* what a site holds; "done" counts along the ranges in thei
 };
 
 struct wire_skip { /* a position whose inner step was skipped (overflow, poison), with a reason */
-    uint64_t position; /* of the lease's epoch */
+    uint64_t position; /* through all epochs: epoch * positions of an epoch + position */
     char reason[24];
 };
 

@@ -2,6 +2,7 @@
 /* The hub's machine: contributions, rounds, versions, epochs. */
 #include <string.h>
 
+#include "hub/machine.h"
 #include "hub/record.h"
 #include "machine_kit.h"
 
@@ -253,6 +254,26 @@ TEST(hub_skips_end_as_skipped_and_need_no_delta) {
     assert_int_equal(v.counts.skipped, 5);
     assert_int_equal(v.tokens, 3 * KIT_SEQ_LEN);
     assert_true(v.complete);
+    kit_close(&k);
+}
+
+/* A contribution may have the same position of two epochs in it; only one of them was skipped. */
+TEST(hub_a_skip_says_its_epoch) {
+    struct kit k;
+    open_small(&k, 4, 2);
+    uint32_t a = kit_join(&k, "alpha", 1);
+    struct wire_lease l = kit_lease(&k, "alpha", a, 1, 4), m = kit_lease(&k, "alpha", a, 2, 4);
+    assert_int_equal(l.epoch, 0);
+    assert_int_equal(m.epoch, 1);
+    struct wire_request q = kit_commit_request(&k, "alpha", a, 1, &l, 4);
+    kit_part_add(&q, &m, 4);
+    q.u.commit.skips_count = 1;
+    q.u.commit.skips[0].position = 4 + 1;
+    q.u.commit.tokens -= KIT_SEQ_LEN;
+    assert_int_equal(kit_send(&k, &q)->u.commit.outcome, OUTCOME_STAGED);
+    kit_merge(&k);
+    assert_true(ledger_all(k.h->ledger, 0, (struct lease_span){0, 4}, EXTENT_MERGED));
+    assert_true(ledger_all(k.h->ledger, 1, (struct lease_span){1, 1}, EXTENT_SKIPPED));
     kit_close(&k);
 }
 

@@ -220,19 +220,10 @@ static void proc_cut(struct world *w, struct proc *p) {
         for (uint64_t k = 0; k < h->done; k++) {
             uint64_t pos = position_at(&h->l, k);
             if (c->skips_count < 4 && chance(w, 0.02)) {
-                c->skips[c->skips_count].position = pos;
+                c->skips[c->skips_count].position = (uint64_t)h->l.epoch * POS + pos;
                 memcpy(c->skips[c->skips_count++].reason, "nan", 4);
                 c->tokens -= KIT_SEQ_LEN;
-                /* The same position of two epochs in one manifest: which one is skipped is the
-                 * hub's choice, so this simulation lets one be ambiguous only where it does not
-                 * matter. */
-                for (uint32_t m = 0; m < i; m++)
-                    for (uint64_t o = 0; o < p->held[m].done; o++)
-                        if (position_at(&p->held[m].l, o) == pos) goto unambiguous;
                 continue;
-            unambiguous:
-                c->skips_count--;
-                c->tokens += KIT_SEQ_LEN;
             }
             w->delta[n].c[h->l.epoch][pos]++;
         }

@@ -362,6 +362,7 @@ static void member_start(struct world *w, uint32_t slot) {
                                 .fingerprint = w->settings.fingerprint,
                                 .tensors = w->settings.tensors,
                                 .tokens_per_sample = w->settings.seq_len,
+                                .positions = w->settings.positions,
                                 .elements = w->weights,
                                 .codec = w->o.codec,
                                 .batch = w->o.batch,
