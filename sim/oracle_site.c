@@ -15,16 +15,8 @@ static void count_lease(struct sim *m, const struct site_lease *l, float *want) 
                 want[l->w.epoch * m->w.positions + l->w.ranges[r].start + k] += 1;
 }
 
-/* A skip has no epoch: it may be of any in which the segment has this position. */
-static void take_skips(struct sim *m, const struct site_core *c, const float *have, float *want) {
-    for (uint32_t i = 0; i < c->seg.skips_count; i++) {
-        for (uint32_t e = 0; e < m->w.epochs; e++) {
-            uint64_t at = e * m->w.positions + c->seg.skips[i].position;
-            if (want[at] != 1 || have[at] != 0) continue;
-            want[at] = 0;
-            break;
-        }
-    }
+static void take_skips(const struct site_core *c, float *want) {
+    for (uint32_t i = 0; i < c->seg.skips_count; i++) want[c->seg.skips[i].position] -= 1;
 }
 
 void oracle_site(struct sim *m, struct sim_proc *p) {
@@ -44,7 +36,7 @@ void oracle_site(struct sim *m, struct sim_proc *p) {
     }
     for (uint32_t i = 0; i < c->leases_count; i++)
         if (!c->leases[i].give_back) count_lease(m, &c->leases[i], want);
-    take_skips(m, c, have, want);
+    take_skips(c, want);
     for (size_t i = 0; i < n; i++)
         if (have[i] != want[i])
             sim_fail(m, "S3: %s/%u: the weights have %g at %zu, the segment says %g", p->name,

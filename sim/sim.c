@@ -94,7 +94,7 @@ static void reset(struct sim *m, uint64_t seed, bool trace) {
     m->order = m->lives = m->events_done = m->hash = 0;
     m->arena_used = 0;
     m->faults_on = true;
-    m->done = false;
+    m->folding = false;
     prng_seed(&m->prng, seed);
     sim_events_reset(m);
     for (uint32_t i = 0; i < SIM_HUBS; i++) {

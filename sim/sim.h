@@ -287,7 +287,8 @@ struct sim {
     struct prng prng;
     struct sim_world w;
     time_ns now;
-    bool faults_on, trace, done;
+    bool faults_on, trace;
+    bool folding; /* an old journal is read again: what has been looked at is not looked for */
     uint64_t order, lives, events_done, hash;
     jmp_buf stop;
     char why[600];
@@ -333,7 +334,7 @@ void sim_say(struct sim *m, const char *fmt, ...) PRINTF_LIKE(2, 3);
     do {                                                                                           \
         if ((m)->trace) sim_say(m, __VA_ARGS__);                                                   \
     } while (0)
-#define MARK(m, name) ((m)->marks[MARK_##name]++)
+#define MARK(m, name) ((m)->marks[MARK_##name] += !(m)->folding)
 void sim_mix(struct sim *m, uint64_t x); /* into the trace's hash */
 
 /* events.c */

@@ -292,6 +292,7 @@ static struct site_settings settings_of(struct sim *m, const struct sim_proc *p)
                                 .fingerprint = m->settings.fingerprint,
                                 .tensors = m->settings.tensors,
                                 .tokens_per_sample = m->settings.seq_len,
+                                .positions = m->w.positions,
                                 .elements = m->w.weights,
                                 .codec = m->w.codec,
                                 .batch = m->w.batch,
@@ -409,7 +410,18 @@ void site_on_event(struct sim *m, struct sim_proc *p, const struct sim_event *e)
     case EV_SAVED: save_done(m, p); return;
     case EV_UPLOAD: upload(m, p, &e->did); return;
     case EV_DOWNLOAD: download(m, p, e->a); return;
-    default: tick(m, p); break;
+    case EV_TIMER: tick(m, p); break;
+    case EV_NONE:
+    case EV_TO_HUB:
+    case EV_RESTART:
+    case EV_HUB_TICK:
+    case EV_HUB_APPEND:
+    case EV_HUB_MERGE:
+    case EV_HUB_PROBE:
+    case EV_HUB_START:
+    case EV_WORLD:
+    case EV_FAULTS_END:
+    case EV_KINDS: CHECK(!"not an event of a site");
     }
     /* In a step the trainer looks at nothing else; brg_sync comes after it. */
     if (p->alive && !p->training) site_loop(m, p);

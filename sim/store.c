@@ -109,9 +109,11 @@ void journal_put(struct sim *m, const struct buf *framed, uint32_t count) {
 /* ---- Backups -------------------------------------------------------------------------------------------- */
 
 static void refold(struct sim *m) {
+    m->folding = true;
     model_reset(m);
     model_records(m, m->journal.bytes.data, m->journal.bytes.bytes_count,
                   (uint32_t)m->journal.last_seq);
+    m->folding = false;
 }
 
 void store_backup(struct sim *m) {
