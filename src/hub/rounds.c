@@ -91,7 +91,8 @@ static bool merge_due(struct hub *h) {
         h->quorum_since = h->now;
     if (h->retry_at != TIME_NS_NEVER && h->now < h->retry_at) return false;
     bool left = !nothing_left(h);
-    if (left && !deltas_real(h)) return false;
+    if (left && !deltas_real(h) && ledger_deltas_staged(h->ledger) < HUB_STAGED_PER_SITE_MAX)
+        return false;
     if (!left || all_handed_in(h)) return true;
     return h->quorum_since != TIME_NS_NEVER && h->now - h->quorum_since >= h->s.grace_ns;
 }

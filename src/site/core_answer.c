@@ -221,6 +221,11 @@ static void on_outcome(struct site_core *c, struct site_delta *d,
         d->state = a->outcome == OUTCOME_MERGED ? PENDING_MERGED : PENDING_STAGED;
         d->known_at = a->round.head > d->known_at ? a->round.head : d->known_at;
         d->merged = a->version;
+        if (d->c.tokens ==
+            0) { /* skips only: nothing of it is in the weights, so what becomes of it */
+            core_delta_remove(c, d); /* is no matter here, and nothing has to wait for its merge */
+            return;
+        }
         if (a->outcome == OUTCOME_MERGED) {
             c->merged_count++;
             core_note(notes, "lvl=info ev=merged did=%s version=%" PRIu64, hex, a->version);

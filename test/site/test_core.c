@@ -396,6 +396,46 @@ TEST(site_S6_more_than_a_manifest_can_list_is_thrown_away) {
     bench_free(b);
 }
 
+/* Nothing of it is in the weights; to wait for its merge would be to wait for ever, since a hub merges
+ * such a contribution only together with a real one. */
+TEST(site_S6_a_contribution_of_skips_alone_is_settled_when_staged) {
+    struct bench *b = bench_loaded();
+    grant(b, 0, 8);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(take(b, 4), 4);
+        assert_int_equal(site_trained(&b->core, b->now, 4, 0, 0, "nonfinite"), BRG_OK);
+    }
+    tick(b);
+    nothing_to_lease(b);
+    cut(b);
+    (void)outcome(b, OUTCOME_STAGED, 0);
+    deliver(b);
+    assert_int_equal(b->core.deltas_count, 0);
+    bench_free(b);
+}
+
+/* With a batch in hand that a reset made void, each step on such a batch asked for the next reset. */
+TEST(site_a_trainer_that_takes_ahead_comes_out_of_a_reset) {
+    struct bench *b = bench_ready();
+    assert_int_equal(take(b, 4), 4);
+    assert_int_equal(take(b, 4), 4);
+    b->now += 20 * SECOND;
+    tick(b);
+    beat(b, 101, LEASE_GONE, 0);
+    trained(b, 4);
+    assert_int_equal(site_duty(&b->core), SITE_DUTY_RESET);
+    site_reset(&b->core, &b->out.notes);
+    assert_int_equal(take(b, 4), 4); /* one ahead, before the second void batch is through */
+    trained(b, 4);
+    assert_int_equal(site_duty(&b->core), SITE_DUTY_RESET);
+    site_reset(&b->core, &b->out.notes);
+    trained(b, 4);
+    assert_false(b->core.reset_due);
+    assert_int_equal(b->core.seg.samples, 4);
+    assert_int_equal(b->core.leases[0].done, 4);
+    bench_free(b);
+}
+
 TEST(site_S7_nothing_is_taken_before_the_hub_confirms_the_extents) {
     struct bench *b = bench_ready();
     steps(b, 2);
