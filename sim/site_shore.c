@@ -276,6 +276,10 @@ void site_loop(struct sim *m, struct sim_proc *p) {
         tick(m, p);
         oracle_site(m, p);
     }
+    bool end = p->core.complete ||
+               p->core.round.drain; /* brg_take says so, and the trainer closes */
+    if (end && !p->core.closing && p->core.state < SITE_LEAVING)
+        site_proc_event(m, p, &(struct site_event){.kind = SITE_CLOSE});
     if (p->core.state == SITE_STOPPED)
         stopped(m, p);
     else if (p->core.state == SITE_GONE)
