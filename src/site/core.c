@@ -485,7 +485,7 @@ static void handle(struct site_core *c, time_ns now, const struct site_event *ev
         if (c->state == SITE_NEW) core_rejoin(c, now, notes);
         break;
     case SITE_ANSWER:
-        if (!c->control.busy || ev->id != c->control.id) break;
+        if (!c->control.busy || ev->id != c->control.id || c->state >= SITE_GONE) break;
         core_heard(c, notes);
         c->control.busy = false;
         c->control_at = now;
@@ -495,7 +495,7 @@ static void handle(struct site_core *c, time_ns now, const struct site_event *ev
         if (c->control.busy && !c->control.lost && ev->id == c->control.id) on_lost(c, now, notes);
         break;
     case SITE_BEAT_ANSWER:
-        if (!c->beat.busy || ev->id != c->beat.id) break;
+        if (!c->beat.busy || ev->id != c->beat.id || c->state >= SITE_GONE) break;
         c->beat.busy = false;
         core_heard(c, notes);
         core_on_beat(c, now, ev->u.answer, notes);

@@ -395,6 +395,7 @@ static void beat_leases(struct site_core *c, const struct wire_heartbeat_answer 
 void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a,
                   struct buf *notes) {
     if (c->beat.inc != c->inc || c->state < SITE_SYNCING) return; /* of an earlier membership */
+    if (c->state == SITE_LEAVING) return; /* that the hub does not know it any more is what LEAVE is for */
     if (a->term > c->term_seen) c->term_seen = a->term;
     switch (a->code) {
     case WIRE_OK:

@@ -756,6 +756,49 @@ TEST(site_core_draining_hands_in_gives_the_rest_back_and_leaves) {
     bench_free(b);
 }
 
+static void beat_answer(struct bench *b, enum wire_code code) {
+    memset(&b->a, 0, sizeof b->a);
+    b->a.kind = WIRE_HEARTBEAT;
+    b->a.code = code;
+    b->a.term = 1;
+    event(b, &(struct site_event){
+                 .kind = SITE_BEAT_ANSWER, .id = b->core.beat.id, .u.answer = &b->a});
+}
+
+TEST(site_core_a_heartbeat_that_crosses_its_leave_changes_nothing) {
+    for (int late = 0; late < 2; late++) { /* its answer comes before, or after the one to LEAVE */
+        struct bench *b = bench_ready();
+        if (b->core.control.busy) nothing_to_lease(b);
+        b->now += 20 * SECOND;
+        tick(b);
+        assert_true(b->core.beat.busy);
+        event(b, &(struct site_event){.kind = SITE_CLOSE});
+        expect(b, WIRE_LEAVE);
+        if (!late) beat_answer(b, WIRE_UNKNOWN_SITE);
+        assert_int_equal(b->core.state, SITE_LEAVING);
+        answer(b, WIRE_OK);
+        deliver(b);
+        b->core.beat.busy = true; /* as it is where the answer is still on its way */
+        if (late) beat_answer(b, WIRE_UNKNOWN_SITE);
+        assert_int_equal(b->core.state, SITE_GONE);
+        bench_free(b);
+    }
+}
+
+TEST(site_core_an_answer_after_the_end_changes_nothing) {
+    struct bench *b = bench_ready();
+    steps(b, 5); /* it asks for a lease */
+    assert_true(b->core.control.busy);
+    b->now += 20 * SECOND;
+    tick(b);
+    beat_answer(b, WIRE_FENCED);
+    assert_int_equal(b->core.state, SITE_STOPPED);
+    answer(b, WIRE_UNKNOWN_SITE);
+    deliver(b);
+    assert_int_equal(b->core.state, SITE_STOPPED);
+    bench_free(b);
+}
+
 TEST(site_core_joins_anew_when_the_hub_does_not_know_it) {
     struct bench *b = bench_ready();
     steps(b, 5);
