@@ -72,6 +72,7 @@ void site_forget(struct site_core *c, const char *why, struct buf *notes) {
         core_lease_drop(c, &c->leases[0], why, notes);
     c->deltas_count = 0;
     c->loaded = false;
+    c->void_mixed = true; /* a step before the next weights are here is lost with these */
     c->ready = SITE_VERSION_NONE;
     site_reset(c, notes);
 }
@@ -260,6 +261,13 @@ static bool lease_sound(const struct site_core *c, const struct wire_lease *l) {
     return sum == l->count;
 }
 
+/* A hub that was restored from an old copy gives toks again, with other nonces: what this site holds
+ * under such a name is of the hub that was lost. */
+static void lease_of_lost_hub(struct site_core *c, const struct wire_lease *w, struct buf *notes) {
+    struct site_lease *l = core_lease_find(c, w->tok);
+    if (l && l->w.nonce != w->nonce) core_lease_drop(c, l, "of a hub that was lost", notes);
+}
+
 static void on_lease(struct site_core *c, time_ns now, const struct wire_lease_answer *a,
                      struct buf *notes) {
     round_take(c, &a->round, false, notes);
@@ -268,6 +276,7 @@ static void on_lease(struct site_core *c, time_ns now, const struct wire_lease_a
         c->lease_at = now + (time_ns)(a->wait_ms > 50 ? a->wait_ms : 50) * NS_PER_MS;
         return;
     }
+    lease_of_lost_hub(c, &a->lease, notes);
     if (!lease_sound(c, &a->lease) || c->leases_count == WIRE_LEASES_MAX) {
         core_stop(c, BRG_E_MESSAGE, "the hub granted a lease that contradicts itself", notes);
         return;
@@ -395,7 +404,8 @@ static void beat_leases(struct site_core *c, const struct wire_heartbeat_answer 
 void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a,
                   struct buf *notes) {
     if (c->beat.inc != c->inc || c->state < SITE_SYNCING) return; /* of an earlier membership */
-    if (c->state == SITE_LEAVING) return; /* that the hub does not know it any more is what LEAVE is for */
+    if (c->state == SITE_LEAVING)
+        return; /* that the hub does not know it any more is what LEAVE is for */
     if (a->term > c->term_seen) c->term_seen = a->term;
     switch (a->code) {
     case WIRE_OK:

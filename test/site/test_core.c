@@ -761,8 +761,8 @@ static void beat_answer(struct bench *b, enum wire_code code) {
     b->a.kind = WIRE_HEARTBEAT;
     b->a.code = code;
     b->a.term = 1;
-    event(b, &(struct site_event){
-                 .kind = SITE_BEAT_ANSWER, .id = b->core.beat.id, .u.answer = &b->a});
+    event(b,
+          &(struct site_event){.kind = SITE_BEAT_ANSWER, .id = b->core.beat.id, .u.answer = &b->a});
 }
 
 TEST(site_core_a_heartbeat_that_crosses_its_leave_changes_nothing) {

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import checks
@@ -22,7 +23,7 @@ def settings(a):
 
 def sizes(a):
     """Positions and epochs: a little more than the sites can train in the time."""
-    rate = a.batch / (a.step_ms / 1e3) if a.trainer == "counting" else 60.0
+    rate = a.batch / (a.step_ms / 1e3) if a.trainer == "counting" else 100.0  # not complete before the end
     total = int(rate * a.sites * a.minutes * 60 * 1.1) + 200
     epochs = 1 if a.per_hour else 3 if total < 20000 else 6  # a real epoch is longer than hours
     return total // epochs + 1, epochs
@@ -193,6 +194,7 @@ def tell_tests(c):
 def conclude(c, story):
     """Runs it, tells what came of it, cleans up; the exit status. story() gives the last line."""
     w, a, began = c.w, c.a, now()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a time limit of make test: leave no process, no mount
     try:
         line = story()
         for kind, why in sorted(w.skipped.items()):
