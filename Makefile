@@ -171,13 +171,13 @@ chaos: all chaos-tools
 
 BENCHES := $(patsubst bench/bench_%.c,%,$(wildcard bench/bench_*.c))
 define bench_rule
-$(B)/bench/$1: $(B)/obj/bench/bench_$1.o $$(filter-out $(MAIN_OBJECT),$$(ALL_OBJECTS))
+$(B)/bench/$1: $(B)/obj/bench/bench_$1.o $(call objects_of,bench/$1) $$(filter-out $(MAIN_OBJECT),$$(ALL_OBJECTS))
 	@mkdir -p $$(@D)
 	@echo "  LINK    $$@"
 	@$$(CC) $$(LDFLAGS_ALL) $$(filter %.o,$$^) $$(LIBS) -o $$@.$$$$$$$$.tmp && mv -f $$@.$$$$$$$$.tmp $$@
 .PHONY: bench-$1
 bench-$1: $(B)/bench/$1 all
-	@$$(if $$(wildcard bench/run_$1),B=$(B) bench/run_$1,$(B)/bench/$1) $$(ARGS)
+	@$(B)/bench/$1 $$(ARGS)
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$b)))
 

@@ -54,6 +54,34 @@ struct hub_site *hub_site_add(struct hub *h) {
     return &h->sites[++h->sites_count];
 }
 
+static uint32_t name_slot(const struct hub *h, const char *name) {
+    uint64_t key = 14695981039346656037U; /* FNV-1a */
+    for (const char *p = name; *p; p++) key = (key ^ (uint8_t)*p) * 1099511628211U;
+    uint32_t i = (uint32_t)(mix64(key) & (h->names_cap - 1));
+    while (h->names[i] != 0 && strcmp(h->sites[h->names[i]].name, name) != 0)
+        i = (i + 1) & (h->names_cap - 1);
+    return i;
+}
+
+/* At most half full: short searches. */
+void hub_site_index(struct hub *h, uint32_t number) {
+    if (number * 2 <= h->names_cap) {
+        h->names[name_slot(h, h->sites[number].name)] = number;
+        return;
+    }
+    mem_free(h->names);
+    h->names_cap = h->names_cap ? h->names_cap * 2 : 16;
+    h->names = mem_alloc(h->names_cap, sizeof *h->names);
+    for (uint32_t i = 1; i <= number; i++) h->names[name_slot(h, h->sites[i].name)] = i;
+}
+
+struct hub_site *hub_site_named(const struct hub *h, const char *name, uint32_t *out_number) {
+    uint32_t number = h->names_cap ? h->names[name_slot(h, name)] : 0;
+    if (number == 0) return NULL;
+    *out_number = number;
+    return &h->sites[number];
+}
+
 static struct hub_site *member(const struct hub *h, uint32_t site, uint32_t inc) {
     if (site == 0 || site > h->sites_count) return NULL;
     struct hub_site *s = &h->sites[site];
@@ -148,6 +176,7 @@ static const char *apply_join(struct hub *h, const struct record_join *r) {
     if (!s) {
         s = hub_site_add(h);
         memcpy(s->name, r->name, sizeof s->name);
+        hub_site_index(h, h->sites_count);
     } else if (!id_equal(&s->boot, &r->boot)) {
         boot_remember(s);
     }

@@ -11,6 +11,7 @@
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,9 +20,11 @@
 #include "wire/json.h"
 
 enum {
-    CONNECTION_MEMORY = 192 * 1024,
+    CONNECTION_MEMORY = 32 *
+                        1024, /* headers and a piece of a body; bodies have a buffer of their own */
+    CONNECTION_STACK = 256 * 1024,
     CONNECTION_IDLE_S = 150,
-    LISTEN_BACKLOG = 256,
+    LISTEN_BACKLOG = 4096,
     RETRY_FULL_MS = 5000,
     RETRY_STOPPING_MS = 1000
 };
@@ -356,10 +359,32 @@ static void name_socket(int fd, char *url, size_t cap) {
                    port);
 }
 
+/* Each connection is an open file, and an upload one more. What the system allows is the limit then. */
+static uint32_t files_raise(uint32_t connections) {
+    enum { OTHER_FILES = 256 };
+    struct rlimit r;
+    rlim_t wanted = 2 * (rlim_t)connections + OTHER_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= wanted) return connections;
+    struct rlimit more = {.rlim_cur = wanted,
+                          .rlim_max = r.rlim_max > wanted ? r.rlim_max : wanted};
+    if (setrlimit(RLIMIT_NOFILE, &more) == 0) return connections;
+    more = (struct rlimit){.rlim_cur = r.rlim_max, .rlim_max = r.rlim_max}; /* without privileges */
+    if (setrlimit(RLIMIT_NOFILE, &more) == 0) r.rlim_cur = more.rlim_cur;
+    uint32_t fits = r.rlim_cur > 2 * OTHER_FILES ? (uint32_t)(r.rlim_cur - OTHER_FILES)
+                                                 : OTHER_FILES;
+    if (fits >= connections) return connections;
+    log_line(
+        LOG_WARN, "hub", "few_files",
+        "connections=%u wanted=%u remedy=\"raise the limit of open files (ulimit -n) to %llu\"",
+        fits, connections, (unsigned long long)wanted);
+    return fits;
+}
+
 enum brg_status server_listen(struct hub_server *s, const char *listen_at, uint32_t connections_max,
                               struct err *e) {
     int fd;
     TRY(open_socket(listen_at, &fd, e));
+    connections_max = files_raise(connections_max);
     name_socket(fd, s->url, sizeof s->url);
     s->http = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
                                    MHD_USE_POLL | MHD_USE_ERROR_LOG | MHD_USE_ITC,
@@ -368,7 +393,8 @@ enum brg_status server_listen(struct hub_server *s, const char *listen_at, uint3
                                on_completed, NULL, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
                                (unsigned)CONNECTION_IDLE_S, MHD_OPTION_CONNECTION_LIMIT,
-                               (unsigned)connections_max, MHD_OPTION_END);
+                               (unsigned)connections_max, MHD_OPTION_THREAD_STACK_SIZE,
+                               (size_t)CONNECTION_STACK, MHD_OPTION_END);
     if (s->http != NULL) return BRG_OK;
     (void)close(fd);
     return err_set(e, BRG_E_PORT, "listen: %s: the HTTP server could not be started", listen_at);

@@ -66,6 +66,7 @@ void hub_destroy(struct hub *h) {
     ledger_destroy(h->ledger);
     mem_free(h->versions);
     mem_free(h->sites);
+    mem_free(h->names);
     buf_fini(&h->body);
     buf_fini(&h->import);
     mem_free(h);
@@ -157,15 +158,6 @@ void hub_refuse(struct hub *h, enum wire_code code, const char *fmt, ...) {
 
 uint64_t hub_tok_next(const struct hub *h) {
     return (uint64_t)h->term << 32 | (h->tok_n + 1);
-}
-
-struct hub_site *hub_site_named(const struct hub *h, const char *name, uint32_t *out_number) {
-    for (uint32_t i = 1; i <= h->sites_count; i++) {
-        if (strcmp(h->sites[i].name, name) != 0) continue;
-        *out_number = i;
-        return &h->sites[i];
-    }
-    return NULL;
 }
 
 uint32_t hub_ms(time_ns ns) {
@@ -385,6 +377,7 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     h->out = out;
     h->wall = cmd->wall;
     clock_set(h, now);
+    hub_crowd_count(h);
     uint64_t seq_before = h->seq;
     switch (cmd->kind) {
     case HUB_CMD_INIT: cmd_init(h, cmd); break;

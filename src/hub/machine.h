@@ -76,6 +76,8 @@ struct hub {
     uint64_t versions_next;
     struct hub_site *sites; /* [number]; 0 is unused */
     uint32_t sites_count, sites_cap;
+    uint32_t *names; /* open addressing by name: site numbers, 0 free; follows from sites */
+    uint32_t names_cap;
     uint64_t grants, reclaimed, returned, rejected, discarded, departures, samples_granted,
         samples_reclaimed;
     /* volatile */
@@ -86,7 +88,13 @@ struct hub {
     struct hub_merge *merge;
     uint64_t plans;
     uint64_t records_since_snapshot;
-    struct hub_out *out; /* within a step */
+    struct hub_crowd {
+        time_ns at;
+        uint32_t live_ready;
+        uint64_t tokens_per_step;
+        double steps_per_s; /* mean of those who told; 0: nobody */
+    } crowd;                /* of many sites: counted now and then */
+    struct hub_out *out;    /* within a step */
     struct buf body;
     struct hub_record scratch; /* the record that is being decided */
 };
@@ -113,6 +121,7 @@ void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b)
 void hub_leave(struct hub *h, uint32_t site);
 bool hub_live(const struct hub *h, const struct hub_site *s, time_ns now);
 uint32_t hub_sites_live_ready(const struct hub *h);
+void hub_crowd_count(struct hub *h); /* at the begin of a step; does something seldom */
 void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out);
 void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen);
 
@@ -154,6 +163,7 @@ time_ns hub_rounds_expiry(const struct hub *h);
 struct hub_version *hub_version_of(const struct hub *h, uint64_t version); /* NULL: none */
 struct hub_version *hub_version_add(struct hub *h);
 struct hub_site *hub_site_add(struct hub *h);
+void hub_site_index(struct hub *h, uint32_t number); /* once its name is set */
 
 /* ---- rebuild.c
  * ---------------------------------------------------------------------------------- */

@@ -25,13 +25,6 @@ bool hub_live(const struct hub *h, const struct hub_site *s, time_ns now) {
     return h->started && s->joined && now - s->heard < h->s.ttl_ns;
 }
 
-uint32_t hub_sites_live_ready(const struct hub *h) {
-    uint32_t n = 0;
-    for (uint32_t i = 1; i <= h->sites_count; i++)
-        n += hub_live(h, &h->sites[i], h->now) && h->sites[i].ready;
-    return n;
-}
-
 /* ---- The round's header
  * ------------------------------------------------------------------------- */
 
@@ -42,38 +35,55 @@ static double step_tokens(const struct hub_site *s) {
     return 0;
 }
 
-static uint64_t tokens_per_step(const struct hub *h) {
-    double sum = 0;
-    uint32_t known = 0, live = 0;
+static struct hub_crowd crowd_of(const struct hub *h) {
+    struct hub_crowd c = {.at = h->now};
+    double tokens_sum = 0, steps_sum = 0;
+    uint32_t tokens_known = 0, steps_known = 0;
     for (uint32_t i = 1; i <= h->sites_count; i++) {
         const struct hub_site *s = &h->sites[i];
-        if (!hub_live(h, s, h->now) || !s->ready) continue;
+        if (!hub_live(h, s, h->now)) continue;
+        if (s->steps_per_s > 0) {
+            steps_sum += s->steps_per_s;
+            steps_known++;
+        }
+        if (!s->ready) continue;
+        c.live_ready++;
         double tokens = step_tokens(s);
-        live++;
         if (tokens <= 0) continue;
-        known++;
-        sum += tokens;
+        tokens_sum += tokens;
+        tokens_known++;
     }
-    if (live == 0) live = 1;
-    if (known == 0) return (uint64_t)live * h->s.seq_len;
-    double all = floor(sum / known * live + 0.5); /* who is not known yet counts as the mean */
-    return all < 1 ? 1 : (uint64_t)all;
+    uint32_t live = c.live_ready > 0 ? c.live_ready : 1;
+    if (steps_known > 0) c.steps_per_s = steps_sum / steps_known;
+    c.tokens_per_step = (uint64_t)live * h->s.seq_len;
+    if (tokens_known == 0) return c;
+    double all = floor(tokens_sum / tokens_known * live + 0.5); /* who is not known: the mean */
+    c.tokens_per_step = all < 1 ? 1 : (uint64_t)all;
+    return c;
 }
 
-static uint64_t steps_target(const struct hub *h, uint32_t site) {
+/* Few sites are counted whenever somebody asks. Counting ten thousand for each heartbeat would be all
+ * that a hub does, so of many the sums may be as old as a fraction of the time between heartbeats. */
+enum { CROWD_FEW = 64, CROWD_SHARE = 16 };
+
+void hub_crowd_count(struct hub *h) {
+    if (h->sites_count <= CROWD_FEW) return;
+    if (h->crowd.at > 0 && h->now - h->crowd.at < h->s.heartbeat_ns / CROWD_SHARE) return;
+    h->crowd = crowd_of(h);
+}
+
+static struct hub_crowd crowd(const struct hub *h) {
+    return h->sites_count <= CROWD_FEW || h->crowd.at == 0 ? crowd_of(h) : h->crowd;
+}
+
+uint32_t hub_sites_live_ready(const struct hub *h) {
+    return crowd(h).live_ready;
+}
+
+static uint64_t steps_target(const struct hub *h, uint32_t site, double mean) {
     uint64_t steps = h->s.steps > 0 ? h->s.steps : 1;
-    if (!h->s.cadence || site == 0 || h->sites[site].steps_per_s <= 0) return steps;
-    double sum = 0;
-    uint32_t known = 0;
-    for (uint32_t i = 1; i <= h->sites_count; i++) {
-        const struct hub_site *s = &h->sites[i];
-        if (!hub_live(h, s, h->now) || s->steps_per_s <= 0) continue;
-        sum += s->steps_per_s;
-        known++;
-    }
-    if (known == 0) return steps;
-    double share = h->sites[site].steps_per_s / (sum / known);
-    share = fmin(fmax(share, 0.25), 4);
+    if (!h->s.cadence || site == 0 || h->sites[site].steps_per_s <= 0 || mean <= 0) return steps;
+    double share = fmin(fmax(h->sites[site].steps_per_s / mean, 0.25), 4);
     double target = floor((double)steps * share + 0.5);
     return target < 1 ? 1 : (uint64_t)target;
 }
@@ -85,8 +95,9 @@ void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) 
     out->head = v->version;
     out->theta = v->theta;
     out->tokens = v->tokens;
-    out->tokens_per_step = tokens_per_step(h);
-    out->steps_target = steps_target(h, site);
+    struct hub_crowd all = crowd(h);
+    out->tokens_per_step = all.tokens_per_step;
+    out->steps_target = steps_target(h, site, all.steps_per_s);
     out->drain = h->draining;
     out->complete = hub_complete(h);
 }

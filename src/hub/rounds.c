@@ -58,10 +58,12 @@ static bool nothing_left(const struct hub *h) {
     return ledger_leases(h->ledger) == 0 && !hub_work_left(h);
 }
 
-static uint32_t sites_staged(const struct hub *h) {
+static bool quorum_staged(const struct hub *h) {
     uint32_t n = 0;
-    for (uint32_t s = 1; s <= h->sites_count; s++) n += ledger_site_staged(h->ledger, s) > 0;
-    return n;
+    if (ledger_deltas_staged(h->ledger) < h->s.quorum) return false;
+    for (uint32_t s = 1; s <= h->sites_count && n < h->s.quorum; s++)
+        n += ledger_site_staged(h->ledger, s) > 0;
+    return n >= h->s.quorum;
 }
 
 static bool all_handed_in(const struct hub *h) {
@@ -87,8 +89,7 @@ static bool merge_due(struct hub *h) {
         h->quorum_since = TIME_NS_NEVER;
         return false;
     }
-    if (sites_staged(h) >= h->s.quorum && h->quorum_since == TIME_NS_NEVER)
-        h->quorum_since = h->now;
+    if (h->quorum_since == TIME_NS_NEVER && quorum_staged(h)) h->quorum_since = h->now;
     if (h->retry_at != TIME_NS_NEVER && h->now < h->retry_at) return false;
     bool left = !nothing_left(h);
     if (left && !deltas_real(h) && ledger_deltas_staged(h->ledger) < HUB_STAGED_PER_SITE_MAX)

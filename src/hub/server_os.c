@@ -28,7 +28,7 @@
 #include "base/fault.h"
 #include "hub/server_os.h"
 
-enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250 };
+enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250, CONNECTIONS_MIN = 512 };
 
 /* ---- Time ------------------------------------------------------------------------------------------ */
 /* Gaps of this process (SIGSTOP, a paused machine) are seen and forgiven by the machine itself. */
@@ -458,6 +458,12 @@ static void start_machine(struct hub_server *s) {
         log_line(LOG_WARN, "hub", "started_full", "dir=%s", s->dir.path);
 }
 
+/* A site has one connection for its heartbeats and one for everything else; the others read. */
+static uint32_t connections_for(const struct hub_server *s) {
+    uint32_t wanted = 2 * s->dir.settings.hub.sites_max + 128;
+    return wanted < CONNECTIONS_MIN ? CONNECTIONS_MIN : wanted;
+}
+
 static enum brg_status roll_back(struct hub_server *s, uint64_t version, struct err *e) {
     struct hub_cmd cmd;
     struct wire_answer a;
@@ -491,7 +497,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
         s->tick_runs = pthread_create(&s->tick_thread, NULL, tick_main, s) == 0;
         CHECK(s->tick_runs);
         st = server_listen(s, o->listen != NULL ? o->listen : s->dir.settings.listen,
-                           o->connections_max > 0 ? o->connections_max : 512, e);
+                           o->connections_max > 0 ? o->connections_max : connections_for(s), e);
     }
     if (st != BRG_OK) {
         hub_server_close(s);

@@ -73,7 +73,7 @@ static const struct config_key keys[] = {
      .help = "the newest so many versions keep their checkpoint: how far a rollback reaches"},
     {"hub", "keep_every", CONFIG_U64, .def = "50", .min = 0, .max = 1e9,
      .help = "beyond that every so-many-th is kept, and version 0; 0: only version 0"},
-    {"hub", "sites_max", CONFIG_U64, .def = "64", .min = 1, .max = 4096},
+    {"hub", "sites_max", CONFIG_U64, .def = "64", .min = 1, .max = 65536},
     {"hub", "snapshot_every", CONFIG_U64, .def = "20000", .min = 10, .max = 1e9,
      .help = "journal records between two snapshots, which bound the time of a restart"},
 };

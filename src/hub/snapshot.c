@@ -108,6 +108,7 @@ static bool site_get(struct hub *h, struct reader *r) {
     for (size_t i = 0; i < ARRAY_COUNT(words); i++) *words[i] = get_u64(r);
     if (!r->ok || !wire_name_valid(s.name) || hub_site_named(h, s.name, &number)) return false;
     *hub_site_add(h) = s;
+    hub_site_index(h, h->sites_count);
     return true;
 }
 
