@@ -152,10 +152,19 @@ static void on_join(struct site_core *c, time_ns now, const struct wire_join_ans
 
 /* ---- Contributions ----------------------------------------------------------------------------- */
 
+/* A hub that was restored from an old copy gives toks again, with other nonces: what this site holds
+ * under such a name is of the hub that was lost. */
+static void lease_of_lost_hub(struct site_core *c, const struct wire_lease *w, struct buf *notes) {
+    struct site_lease *l = core_lease_find(c, w->tok);
+    if (l && l->w.nonce != w->nonce && l->cut == 0)
+        core_lease_drop(c, l, "of a hub that was lost", notes);
+}
+
 /* The rest of the lease that this contribution ended in is ours under a new name, or not at all. */
 static void rest_take(struct site_core *c, const struct site_delta *d,
                       const struct wire_commit_answer *a, struct buf *notes) {
     struct site_lease *l = NULL;
+    if (a->has_rest) lease_of_lost_hub(c, &a->rest, notes);
     for (uint32_t i = 0; i < c->leases_count; i++)
         if (c->leases[i].cut > 0 && id_equal(&c->leases[i].cut_did, &d->c.did)) l = &c->leases[i];
     if (!l) return;
@@ -182,7 +191,8 @@ static void delta_failed(struct site_core *c, struct site_delta *d, const char *
               how, hex, d->c.base, d->c.steps, why);
     for (uint32_t p = 0; p < d->c.parts_count; p++) {
         struct site_lease *l = core_lease_find(c, d->c.parts[p].tok);
-        if (l) core_lease_drop(c, l, "its contribution was refused", notes);
+        if (l && l->w.nonce == d->c.parts[p].nonce)
+            core_lease_drop(c, l, "its contribution was refused", notes);
     }
     d->state = PENDING_FAILED; /* S4: site_duty says RESET until the weights have lost it */
     d->ask = false;
@@ -259,13 +269,6 @@ static bool lease_sound(const struct site_core *c, const struct wire_lease *l) {
     for (uint32_t i = 0; i < c->leases_count; i++)
         if (c->leases[i].w.tok == l->tok) return false;
     return sum == l->count;
-}
-
-/* A hub that was restored from an old copy gives toks again, with other nonces: what this site holds
- * under such a name is of the hub that was lost. */
-static void lease_of_lost_hub(struct site_core *c, const struct wire_lease *w, struct buf *notes) {
-    struct site_lease *l = core_lease_find(c, w->tok);
-    if (l && l->w.nonce != w->nonce) core_lease_drop(c, l, "of a hub that was lost", notes);
 }
 
 static void on_lease(struct site_core *c, time_ns now, const struct wire_lease_answer *a,

@@ -83,8 +83,8 @@ enum brg_status site_trained(struct site_core *c, time_ns now, uint64_t n, doubl
     if (n == 0 || n > c->in_flight + c->void_in_flight) return BRG_E_USAGE;
     uint64_t lost = n < c->void_in_flight ? n : c->void_in_flight, left = n - lost;
     c->void_in_flight -= lost;
-    if (c->void_in_flight == 0) c->void_mixed = false;
-    if (lost > 0 && !skip) c->reset_due = true;
+    /* Where void and good samples are mixed nobody can say which ones these were: all begin anew. */
+    if (lost > 0 && (!skip || c->void_mixed)) c->reset_due = true;
     bool listed = true;
     for (uint32_t i = 0; i < c->leases_count && left > 0; i++) {
         struct site_lease *l = &c->leases[i];
