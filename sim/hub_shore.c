@@ -432,7 +432,9 @@ static void blob_inspect(struct sim *m, const struct sim_hub *s, const struct wi
 
 static bool look_at_blob(struct sim *m, struct sim_hub *s, const struct wire_commit *c,
                          struct hub_blob_verdict *v, struct sim_waiter *w) {
-    if (ledger_delta_find(s->h->ledger, &c->did) != NULL || c->bytes == 0) {
+    bool known = ledger_delta_find(s->h->ledger, &c->did) != NULL;
+    if (known) MARK(m, COMMIT_AGAIN);
+    if (known || c->bytes == 0) {
         v->complete = true;
         return true;
     }

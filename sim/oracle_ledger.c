@@ -20,6 +20,7 @@ void model_reset(struct sim *m) {
     o->seq = 0;
     memset(o->state, 0, sizeof o->state);
     memset(o->crashes, 0, sizeof o->crashes);
+    memset(o->refused, 0, sizeof o->refused);
     memset(o->sealed, 0, sizeof o->sealed);
     memset(o->sites, 0, sizeof o->sites);
     o->held = false;
@@ -310,6 +311,7 @@ static void on_reject(struct sim *m, const struct record_reject *r) {
     for (uint32_t i = 0; i < r->freed_count; i++) {
         struct model_lease *l = active(m, r->freed[i]);
         WRONG(m, l == NULL || l->site != r->site || l->inc != r->inc);
+        for (uint32_t k = 0; k < l->count; k++) m->model.refused[l->at[k]] = 1;
         lease_end(m, l, false, 0);
     }
     MARK(m, REJECTED);
@@ -357,6 +359,7 @@ static void part_merge(struct sim *m, const struct record_merge *r, uint32_t i,
         o->state[d->at[k]] = d->skip[k] ? EXTENT_SKIPPED : EXTENT_MERGED;
         o->owner[d->at[k]] = r->version;
         o->crashes[d->at[k]] = 0;
+        if (o->refused[d->at[k]]) MARK(m, RETRAINED);
     }
     d->state = MODEL_MERGED;
     d->version = r->version;

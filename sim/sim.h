@@ -266,7 +266,7 @@ struct model_site {
 };
 struct model {
     uint64_t seq;
-    uint8_t state[SIM_WEIGHTS], crashes[SIM_WEIGHTS];
+    uint8_t state[SIM_WEIGHTS], crashes[SIM_WEIGHTS], refused[SIM_WEIGHTS];
     uint64_t owner[SIM_WEIGHTS]; /* LEASED: tok; STAGED: delta index; MERGED, SKIPPED: version */
     bool sealed[SIM_EPOCHS], held;
     uint32_t epochs, term, tok_n;

@@ -367,11 +367,23 @@ static void promise_break(struct sim *m, struct sim_proc *p, const struct wire_a
     }
 }
 
+/* A lease is given back by a message that the core does not know of, as an older program may do. */
+static void give_back(struct sim *m, struct sim_proc *p) {
+    if (p->core.leases_count == 0 || !sim_chance(m, m->w.f.break_promise * 0.05)) return;
+    const struct site_lease *l = &p->core.leases[p->core.leases_count - 1];
+    struct wire_request q = {
+        .kind = WIRE_RETURN, .run = m->settings.run, .inc = p->core.inc, .req = 1};
+    memcpy(q.site, p->name, sizeof q.site);
+    q.u.give_back = (struct wire_return){l->w.tok, l->w.nonce};
+    net_request(m, p, &q, 0, false);
+}
+
 static void on_answer(struct sim *m, struct sim_proc *p, const struct sim_event *e) {
     const struct sim_msg *x = &m->msg[e->msg];
     struct site_event ev = {.kind = x->beat ? SITE_BEAT_ANSWER : SITE_ANSWER, .id = x->id};
     ev.u.answer = &x->u.a;
     promise_break(m, p, &x->u.a);
+    give_back(m, p);
     site_proc_event(m, p, &ev);
 }
 
