@@ -8,6 +8,7 @@ set -u
 cd "${ROOT:-.}" || exit 2
 out=${SCRATCH:-/tmp}/chaos
 build=${B:-build/${VARIANT:-release}}
+test/chaos/test_checks.py || exit 1
 test/chaos/chaos --tests --minutes 0.62 --gap 1 --seed "${CHAOS_SEED:-7}" --build "$build" --out "$out"
 status=$?
 case $build in
