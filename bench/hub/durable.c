@@ -11,7 +11,7 @@
 #include "bench/hub/kit.h"
 #include "hub/server_os.h"
 
-enum { MEMBERS = 384, ROUNDS = 60, BEATS = 1000, FSYNC_S = 1 };
+enum { MEMBERS = 512, ROUNDS = 60, BEATS = 800, FSYNC_S = 1 };
 struct member {
     struct hub_server *s;
     char name[WIRE_NAME_MAX];

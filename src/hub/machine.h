@@ -84,6 +84,7 @@ struct hub {
     struct prng prng;
     time_ns now, wall;
     bool started, draining;
+    uint32_t waited_for; /* the site that was found last to hold the round open; 0: none */
     time_ns quorum_since, retry_at, starved_at; /* NEVER, or when */
     struct hub_merge *merge;
     uint64_t plans;

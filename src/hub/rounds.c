@@ -66,15 +66,21 @@ static bool quorum_staged(const struct hub *h) {
     return n >= h->s.quorum;
 }
 
-static bool all_handed_in(const struct hub *h) {
+static bool holds_open(const struct hub *h, uint32_t site, bool work) {
+    const struct hub_site *s = &h->sites[site];
+    if (!hub_live(h, s, h->now) || !s->ready || s->phase == PHASE_DRAINING) return false;
+    if (ledger_site_staged(h->ledger, site) > 0) return false;
+    return ledger_site_leases(h->ledger, site) > 0 || (work && !h->draining);
+}
+
+/* Asked after every command: the site that was waited for last is mostly waited for still. */
+static bool all_handed_in(struct hub *h) {
     bool work = hub_work_left(h);
-    for (uint32_t i = 1; i <= h->sites_count; i++) {
-        const struct hub_site *s = &h->sites[i];
-        if (!hub_live(h, s, h->now) || !s->ready || s->phase == PHASE_DRAINING) continue;
-        if (ledger_site_staged(h->ledger, i) > 0) continue;
-        if (ledger_site_leases(h->ledger, i) == 0 && (!work || h->draining)) continue;
-        return false;
-    }
+    uint32_t last = h->waited_for;
+    if (last > 0 && last <= h->sites_count && holds_open(h, last, work)) return false;
+    for (h->waited_for = 1; h->waited_for <= h->sites_count; h->waited_for++)
+        if (holds_open(h, h->waited_for, work)) return false;
+    h->waited_for = 0;
     return true;
 }
 
