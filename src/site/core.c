@@ -231,7 +231,9 @@ static bool next_question(struct site_core *c, time_ns now) {
         struct site_delta *d = &c->deltas[i];
         bool news = d->state == PENDING_STAGED && d->known_at < c->round.head;
         bool again = d->state == PENDING_STAGED && asks_often(c) && now >= c->ask_at;
-        if (!d->ask && !news && !again) continue;
+        /* Merged in a version that is beyond the head: the run went back, and it is in none now. */
+        bool back = d->state == PENDING_MERGED && d->merged > c->round.head && now >= c->ask_at;
+        if (!d->ask && !news && !again && !back) continue;
         c->ask_at = now + ask_pause(c);
         request_begin(c, now, WIRE_OUTCOME)->u.outcome.did = d->c.did;
         return true;
@@ -466,6 +468,9 @@ static void on_transfer(struct site_core *c, time_ns now, const struct site_even
         c->downloading = false;
         bool good = ev->kind == SITE_DOWNLOADED;
         c->download_failures = good ? 0 : c->download_failures + 1;
+        /* Gone for good, where the run went back: then what the hub says next is the head. */
+        enum { DOWNLOADS_IN_VAIN = 4 };
+        if (c->download_failures >= DOWNLOADS_IN_VAIN) c->round.head = c->base;
         c->download_at = good ? now : now + backoff(c, c->download_failures);
         bool newer = good && (c->ready == SITE_VERSION_NONE || ev->u.download.version > c->ready);
         if (newer) {

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mutant.h"
 #include "site/core.h"
 
 /* ---- Lists ------------------------------------------------------------------------------------- */
@@ -208,7 +209,7 @@ static void delta_failed(struct site_core *c, struct site_delta *d, const char *
 
 static void on_unknown(struct site_core *c, struct site_delta *d, struct buf *notes) {
     d->ask = false;
-    if (d->ask_last) {
+    if (d->ask_last || MUTANT(UNKNOWN_IS_REJECTED)) {
         delta_failed(c, d, "lost", "its leases went to somebody else meanwhile", notes);
     } else if (d->state >= PENDING_COMMIT) {
         d->state = PENDING_UPLOAD; /* the hub may have dropped the bytes with it */
@@ -229,15 +230,16 @@ static void on_outcome(struct site_core *c, struct site_delta *d,
         if (first)
             core_note(notes, "lvl=info ev=staged did=%s samples_tokens=%" PRIu64, hex, d->c.tokens);
         c->failed_in_row = 0;
+        bool again = d->state == PENDING_MERGED;
         d->state = a->outcome == OUTCOME_MERGED ? PENDING_MERGED : PENDING_STAGED;
         d->known_at = a->round.head > d->known_at ? a->round.head : d->known_at;
         d->merged = a->version;
-        if (d->c.tokens ==
-            0) { /* skips only: nothing of it is in the weights, so what becomes of it */
-            core_delta_remove(c, d); /* is no matter here, and nothing has to wait for its merge */
+        if (d->c.tokens == 0 && !MUTANT(SKIPS_WAIT)) {
+            /* Skips only: nothing of it is in the weights, and nothing has to wait for its merge. */
+            core_delta_remove(c, d);
             return;
         }
-        if (a->outcome == OUTCOME_MERGED) {
+        if (a->outcome == OUTCOME_MERGED && !again) {
             c->merged_count++;
             core_note(notes, "lvl=info ev=merged did=%s version=%" PRIu64, hex, a->version);
             /* In the base already, which a rebase would have given back (T5): only a hub that
@@ -339,10 +341,25 @@ static bool on_code(struct site_core *c, time_ns now, const struct wire_answer *
     return true;
 }
 
+/* An older term than one seen: a hub that was replaced and does not know it, or one restored from an
+ * old copy. What it says may be long untrue ("not known" above all), so it is not believed; a JOIN, which
+ * names the newest term seen, makes the one fail and the other hold. */
+static bool of_old_term(struct site_core *c, time_ns now, const struct wire_answer *a,
+                        struct buf *notes) {
+    bool old = a->term > 0 && a->term < c->term_seen && !MUTANT(OLD_TERM_BELIEVED);
+    if (!old || a->kind == WIRE_JOIN || a->code == WIRE_HUB_BEHIND) return false;
+    core_note(notes, "lvl=warn ev=old_hub term=%u seen=%u", a->term, c->term_seen);
+    if (c->state == SITE_ASKING)
+        core_move(c, SITE_JOINING, notes);
+    else
+        core_rejoin(c, now, notes);
+    return true;
+}
+
 void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *a,
                     struct buf *notes) {
     const struct wire_request *r = &c->control.request;
-    if (a->kind != r->kind) return;
+    if (a->kind != r->kind || of_old_term(c, now, a, notes)) return;
     if (a->term > c->term_seen) c->term_seen = a->term;
     if (r->kind == WIRE_LEAVE && (a->code == WIRE_UNKNOWN_SITE || a->code == WIRE_FENCED)) {
         core_move(c, SITE_GONE, notes); /* gone is what was wanted */
@@ -382,7 +399,7 @@ static void on_wish(struct site_lease *l, uint64_t keep, struct buf *notes) {
         l->give_back = true;
         return;
     }
-    core_lease_trim(l, count);
+    if (!MUTANT(SHRINK_NOT_KEPT)) core_lease_trim(l, count);
     l->shrink = true;
 }
 
@@ -409,6 +426,7 @@ void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a,
     if (c->beat.inc != c->inc || c->state < SITE_SYNCING) return; /* of an earlier membership */
     if (c->state == SITE_LEAVING)
         return; /* that the hub does not know it any more is what LEAVE is for */
+    if (a->term > 0 && a->term < c->term_seen) return; /* old news; see of_old_term */
     if (a->term > c->term_seen) c->term_seen = a->term;
     switch (a->code) {
     case WIRE_OK:
