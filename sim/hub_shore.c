@@ -42,10 +42,6 @@ struct hub *hub_replayed(struct sim *m, bool with_snapshot) {
     for (uint64_t seq = from + 1; seq <= j->last_seq; seq++) {
         const uint8_t *p = j->bytes.data + j->offset[seq - 1];
         uint16_t kind = (uint16_t)(p[0] | p[1] << 8);
-        if (MUTANT(REPLAY_SKIPS_DISCARD) && kind == RECORD_DISCARD) {
-            h->seq++;
-            continue;
-        }
         if (hub_apply(h, seq, kind, p + 6, get_le32(p + 2), &e) != BRG_OK)
             sim_fail(m, "replay: %s", e.text);
     }
@@ -142,6 +138,7 @@ void hub_start(struct sim *m, uint32_t index) {
     double rate = m->faults_on && m->w.f.skew > 0 ? 0.2 + 3.8 * sim_unit(m) * sim_unit(m) : 1;
     s->clock =
         (struct sim_clock){.t0 = m->now, .local0 = sim_seconds(1000 * sim_unit(m)), .rate = rate};
+    s->stepped = s->clock.local0;
     SAY(m, "hub %u starts at record %llu", index, (unsigned long long)m->journal.last_seq);
     if (sim_draw(m, 0.2)) digest_compare(m, s->h);
     model_compare(m, s->h);
@@ -279,7 +276,8 @@ void hub_on_append(struct sim *m, struct sim_hub *s, bool good) {
     if (m->journal.last_seq !=
         s->seq_durable) { /* the numbers are taken: another hub wrote since */
         MARK(m, HUB_OLD_FAILED);
-        hub_die(m, s, "the journal was written by a newer hub");
+        hub_die(m, s, "the journal was written by another hub");
+        if (s->index == m->hub_now) sim_post(m, EV_HUB_START, m->now + NS_PER_S, s->index, 0);
         return;
     }
     if (m->now < m->full_until) {
@@ -295,6 +293,7 @@ void hub_on_append(struct sim *m, struct sim_hub *s, bool good) {
     }
     journal_put(m, &s->batch, s->batch_count);
     s->seq_durable += s->batch_count;
+    for (uint32_t i = 0; i < SIM_HUBS; i++) m->hub[i].owner = i == s->index;
     if (s->batch_count > 2 && s->waiters_count > 1 && s->waiters[1].seq <= s->seq_durable)
         MARK(m, GROUP_COMMIT);
     if (hub_crash_here(m, s, "its records are durable, nobody was told")) {
@@ -340,7 +339,16 @@ static void take_out(struct sim *m, struct sim_hub *s) {
     tick_arm(m, s);
 }
 
+/* Less than a quarter of the TTL between two steps counts as being there. */
+static void awake(struct sim *m, struct sim_hub *s) {
+    time_ns local = clock_local(&s->clock, m->now), gap = local - s->stepped;
+    if (gap <= 0) return;
+    if (gap <= m->settings.ttl_ns / 4 && s->owner) m->awake += gap;
+    s->stepped = local;
+}
+
 bool hub_do(struct sim *m, struct sim_hub *s, const struct hub_cmd *c, struct sim_waiter *w) {
+    awake(m, s);
     hub_step(s->h, clock_local(&s->clock, m->now), c, &s->out);
     sim_mix(m, (uint64_t)c->kind << 32 | s->out.records_count << 8 | (uint64_t)s->out.answer.code);
     take_out(m, s);

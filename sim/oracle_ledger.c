@@ -105,6 +105,7 @@ static struct model_lease *lease_new(struct sim *m, uint64_t tok, uint64_t nonce
     struct model_lease *l = &o->leases[o->leases_count++];
     *l = (struct model_lease){.tok = tok, .nonce = nonce, .count = count, .active = true};
     l->at = sim_alloc(m, (count + 1) * sizeof *l->at);
+    l->since = m->awake;
     return l;
 }
 
@@ -144,6 +145,13 @@ static void on_reclaim(struct sim *m, const struct record_reclaim *r) {
     struct model_lease *l = active(m, r->tok);
     WRONG(m, l == NULL);
     if (r->reason == RECLAIM_LAPSED) MARK(m, LEASE_STOLEN);
+    /* Exact only where a record is durable in the step that made it. */
+    bool exact = m->w.f.append_s <= 0 && !m->folding && m->restores == 0;
+    if (exact && r->reason == RECLAIM_LAPSED && m->awake - l->since < m->settings.ttl_ns)
+        sim_fail(
+            m,
+            "record %llu takes a lease before its site was silent for a TTL of the hub's own time",
+            (unsigned long long)m->model.seq);
     if (r->reason == RECLAIM_RETURNED) MARK(m, LEASE_RETURNED);
     if (r->reason != RECLAIM_SHRUNK) {
         lease_end(m, l, r->reason == RECLAIM_LAPSED, r->crashes_max);
@@ -169,6 +177,7 @@ static void on_join(struct sim *m, const struct record_join *r) {
         struct model_lease *l = active(m, r->kept[i]);
         WRONG(m, l == NULL || l->site != r->site);
         l->inc = r->inc;
+        l->since = m->awake;
         MARK(m, LEASE_KEPT);
     }
     for (uint32_t i = 0; i < r->fenced_count; i++) {
@@ -466,6 +475,7 @@ static void on_record(struct sim *m, const struct hub_record *r) {
         WRONG(m, r->u.term.term <= o->term);
         o->term = r->u.term.term;
         o->tok_n = 0;
+        for (uint32_t i = 0; i < o->leases_count; i++) o->leases[i].since = m->awake;
         break;
     case RECORD_JOIN: on_join(m, &r->u.join); break;
     case RECORD_EPOCH:

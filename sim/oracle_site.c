@@ -22,6 +22,14 @@ static void take_skips(const struct site_core *c, float *want) {
 void oracle_site(struct sim *m, struct sim_proc *p) {
     const struct site_core *c = &p->core;
     if (!c->loaded || c->reset_due || c->state == SITE_STOPPED) return;
+    for (uint32_t i = 0; i < c->deltas_count && m->restores == 0; i++) {
+        const struct model_delta *d = model_delta_find(m, &c->deltas[i].c.did);
+        if (d == NULL || d->state != MODEL_MERGED || d->version > c->base) continue;
+        if (!m->model.versions[m->model.head].on_branch) continue;
+        sim_fail(m,
+                 "W1: %s/%u: version %llu has an own contribution in it that the site owes still",
+                 p->name, p->index, (unsigned long long)c->base);
+    }
     float want[SIM_WEIGHTS] = {0}, have[SIM_WEIGHTS], own[SIM_WEIGHTS];
     size_t n = m->w.weights;
     memset(own, 0, n * sizeof *own);

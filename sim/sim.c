@@ -123,6 +123,7 @@ static void reset(struct sim *m, uint64_t seed, bool trace) {
     m->has_newer = m->has_backup = false;
     m->blobs_count = m->parts_count = m->deltas_count = 0;
     m->durable_merges = m->resets = m->restores = 0;
+    m->awake = 0;
     model_reset(m);
 }
 

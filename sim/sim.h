@@ -156,6 +156,7 @@ struct sim_hub {
     struct hub_out out;
     struct sim_clock clock;
     time_ns frozen_until, tick_at;
+    time_ns stepped; /* on its clock: when it last did something */
     struct buf queue, batch;
     uint32_t queue_count, batch_count;
     bool appending;
@@ -240,7 +241,8 @@ struct model_lease {
     uint64_t tok, nonce;
     uint32_t site, inc, epoch, count;
     bool active;
-    uint16_t *at; /* positions in the order of work */
+    time_ns since; /* sim.awake when it was given, kept, or met a new hub */
+    uint16_t *at;  /* positions in the order of work */
 };
 enum model_delta_state { MODEL_NONE, MODEL_STAGED, MODEL_MERGED, MODEL_REJECTED, MODEL_DISCARDED };
 struct model_delta {
@@ -325,6 +327,7 @@ struct sim {
     /* oracles */
     struct model model;
     uint64_t durable_merges, resets, restores;
+    time_ns awake; /* how long the hub was there and not frozen, on its own clock */
     uint64_t marks[MARKS];
 };
 

@@ -104,7 +104,6 @@ static void owed(struct sim *m, struct sim_proc *p, bool merged, float *sum) {
     for (uint32_t i = 0; i < p->core.deltas_count; i++) {
         const struct site_delta *d = &p->core.deltas[i];
         bool take = merged ? site_delta_in(d, p->core.ready) : d->state != PENDING_FAILED;
-        if (MUTANT(OWN_NOT_ADDED) && merged) take = false;
         if (take) weights_add(sum, delta_of(m, &d->c.did)->content->d, m->w.weights);
     }
 }
@@ -158,7 +157,7 @@ static bool duty_weights(struct sim *m, struct sim_proc *p, enum site_duty duty)
     } else if (duty == SITE_DUTY_RESET) {
         MARK(m, SITE_RESET);
         m->resets++;
-        if (!MUTANT(KEEPS_REJECTED)) weights_reset(p->theta, p->s, from->theta, sum, n);
+        weights_reset(p->theta, p->s, from->theta, sum, n);
         site_reset(c, &p->out.notes);
     } else {
         if (c->seg.samples > 0) MARK(m, REBASED_IN_SEGMENT);
@@ -355,9 +354,8 @@ static void promise_break(struct sim *m, struct sim_proc *p, const struct wire_a
     for (uint32_t i = 0; i < a->u.heartbeat.leases_count; i++) {
         const struct wire_lease_state *v = &a->u.heartbeat.leases[i];
         const struct site_lease *l = core_lease_find(&p->core, v->tok);
-        if (l == NULL || v->verdict != LEASE_WISH || l->taken == 0 ||
-            !sim_chance(m, m->w.f.break_promise))
-            continue;
+        double often = m->w.f.break_promise * (v->verdict == LEASE_WISH ? 1 : 0.1);
+        if (l == NULL || l->taken == 0 || !sim_chance(m, often)) continue;
         struct wire_request q = {
             .kind = WIRE_SHRINK_OK, .run = m->settings.run, .inc = p->core.inc, .req = 1};
         memcpy(q.site, p->name, sizeof q.site);

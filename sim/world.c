@@ -452,6 +452,8 @@ void world_calm(struct sim *m) {
         struct sim_hub *s = &m->hub[i];
         s->frozen_until = m->now;
         clock_set_rate(&s->clock, m->now, 1);
+        if (s->alive && s->owner) m->hub_now = i;
+        if (s->alive && !s->owner) hub_die(m, s, "a person found two hubs");
     }
     if (hub_at(m) == NULL) hub_start(m, m->hub_now);
     struct hub_cmd c = {.kind = HUB_CMD_DRAIN};

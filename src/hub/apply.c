@@ -18,6 +18,7 @@
  *   */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "hub/machine.h"
 
 /* ---- Rows
@@ -118,7 +119,7 @@ static const char *apply_open(struct hub *h, const struct record_open *r, time_n
 }
 
 static const char *apply_term(struct hub *h, const struct record_term *r) {
-    if (r->term <= h->term) return "a term that does not grow"; /* H2 */
+    if (r->term <= h->term && !MUTANT(TERM_NOT_RAISED)) return "a term that does not grow"; /* H2 */
     h->term = r->term;
     h->tok_n = 0;
     return NULL;
@@ -213,7 +214,7 @@ static const char *apply_leave(struct hub *h, const struct record_leave *r) {
 
 static const char *apply_hold(struct hub *h, const struct record_hold *r) {
     if (r->site > h->sites_count) return "a site number that does not fit";
-    h->held = true;
+    h->held = !MUTANT(HOLD_IGNORED);
     if (r->version_seen > h->held_version) h->held_version = r->version_seen;
     if (r->term_seen > h->held_term) h->held_term = r->term_seen;
     return NULL;
@@ -497,6 +498,10 @@ enum brg_status hub_apply(struct hub *h, uint64_t seq, uint16_t kind, const void
                        "record %llu is missing from the journal; restore it from a backup",
                        (unsigned long long)(h->seq + 1));
     struct hub_record r;
+    if (MUTANT(REPLAY_SKIPS_DISCARD) && kind == RECORD_DISCARD && !h->out) {
+        h->seq = seq;
+        return BRG_OK;
+    }
     if (hub_record_decode(kind, body, n, &r, e) != BRG_OK)
         return err_prefix(e, "record %llu", (unsigned long long)seq);
     bool opens = kind == RECORD_OPEN || kind == RECORD_REBUILD;

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mutant.h"
 #include "hub/machine.h"
 
 /* ---- The manifest
@@ -69,6 +70,17 @@ static struct hub_record *stage_draft(struct hub *h, uint32_t site, const struct
     g->blob = c->blob;
     g->parts_count = c->parts_count;
     memcpy(g->parts, c->parts, c->parts_count * sizeof *g->parts);
+    if (MUTANT(PARTIAL)) {
+        uint64_t done = 0;
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < g->parts_count; i++) {
+            if (!ledger_lease_find(h->ledger, g->parts[i].tok)) continue;
+            done += g->parts[i].done;
+            g->parts[left++] = g->parts[i];
+        }
+        if (left > 0 && c->skips_count == 0) g->tokens = done * h->s.seq_len;
+        if (left > 0) g->parts_count = left;
+    }
     g->skips_count = c->skips_count;
     for (uint32_t i = 0; i < c->skips_count; i++) {
         uint64_t epoch = c->skips[i].position / h->s.positions;
@@ -97,7 +109,7 @@ bool hub_staleness(const struct hub *h, uint32_t site, uint64_t base, uint32_t e
     uint32_t n = 0;
     const struct hub_version *at = &h->versions[h->head];
     while (at->v.version > base && n < enough) {
-        n += at->v.parts > 0 && at->only_site != site;
+        n += at->v.parts > 0 && (at->only_site != site || MUTANT(STALENESS_OWN));
         at = hub_version_of(h, at->v.parent);
         CHECK(at != NULL);
     }
@@ -227,7 +239,7 @@ static void consumer_fill(struct hub *h, const struct wire_commit *c) {
 /* The same did, the same contribution? The site's process may have changed; its claim may not. */
 bool hub_commit_known(struct hub *h, uint32_t site, const struct wire_commit *c) {
     const struct delta *d = ledger_delta_find(h->ledger, &c->did);
-    if (!d) return false;
+    if (!d || MUTANT(NO_DEDUP)) return false;
     const struct hub_blob_verdict none = {0};
     struct hub_record *r = stage_draft(h, site, c, &none);
     struct hash manifest = hub_manifest_hash(&r->u.stage);

@@ -14,6 +14,7 @@
  * self-scheduling). */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "hub/machine.h"
 
 /* ---- What there is
@@ -73,6 +74,7 @@ static uint64_t size_of(const struct hub *h, uint32_t epoch, uint64_t want) {
 
 static struct lease *lapsed_oldest(const struct hub *h) {
     struct lease *best = NULL;
+    if (MUTANT(NEVER_RECLAIMS)) return NULL;
     uint32_t first = hub_epoch_first(h);
     for (uint32_t s = 1; s <= h->sites_count; s++) {
         for (struct lease *a = ledger_site_first(h->ledger, s); a; a = a->site_next) {
@@ -146,10 +148,12 @@ static void grant(struct hub *h, uint32_t site, uint32_t epoch, uint64_t req,
 
 static bool grant_available(struct hub *h, uint32_t site, uint64_t want, uint64_t req) {
     uint32_t first = hub_epoch_first(h);
+    if (MUTANT(OVERLAP_EARLY) && epoch_last(h, first) < ledger_epochs(h->ledger))
+        first = epoch_last(h, first);
     for (uint32_t e = first; e <= epoch_last(h, first); e++) {
         if (e == ledger_epochs(h->ledger)) {
             /* The ledger in the checkpoint under way has no such epoch (I5): it opens after it. */
-            if (h->merge && !h->merge->cancelled) break;
+            if (h->merge && !h->merge->cancelled && !MUTANT(EPOCH_DURING_MERGE)) break;
             struct hub_record *r = hub_draft(h, RECORD_EPOCH);
             r->u.epoch.epoch = e;
             r->u.epoch.positions = h->s.positions;
@@ -168,7 +172,7 @@ static bool grant_available(struct hub *h, uint32_t site, uint64_t want, uint64_
 
 /* Answers a request that was answered before; false: it is new. */
 static bool lease_again(struct hub *h, uint32_t site, uint64_t req) {
-    if (req > h->sites[site].req_last) return false;
+    if (req > h->sites[site].req_last || MUTANT(LEASE_NOT_REPEATED)) return false;
     for (const struct lease *a = ledger_site_first(h->ledger, site); a; a = a->site_next) {
         if (a->req != req || a->req == 0) continue;
         answer_grant(h, a);
@@ -194,7 +198,7 @@ static bool lease_refused(struct hub *h, uint32_t site, uint64_t base) {
         h->out->answer.retry_ms = hub_ms(h->s.heartbeat_ns);
         return true;
     }
-    if (base > h->versions[h->head].v.version) {
+    if (base > h->versions[h->head].v.version && !MUTANT(NO_REJOIN_AFTER_ROLLBACK)) {
         /* A rollback left it ahead, on a branch that is no more; with the JOIN it learns so. */
         hub_refuse(h, WIRE_UNKNOWN_SITE, "the run went back to version %llu: join again",
                    (unsigned long long)h->versions[h->head].v.version);

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mutant.h"
 #include "hub/machine.h"
 
 static_assert((int)WIRE_RANGES_MAX == (int)LEASE_SPANS_MAX,
@@ -183,7 +184,7 @@ static void clock_set(struct hub *h, time_ns now) {
     if (h->started && now <= h->now) return; /* monotonic, whatever the caller says */
     time_ns gap = now - h->now;
     h->now = now;
-    if (h->started && gap > h->s.ttl_ns / 4) gap_add(h, gap);
+    if (h->started && gap > h->s.ttl_ns / 4 && !MUTANT(OWN_GAP_IGNORED)) gap_add(h, gap);
 }
 
 time_ns hub_expiry(const struct hub *h) {
@@ -238,6 +239,7 @@ static void cmd_start(struct hub *h, const struct hub_cmd *c) {
     uint32_t floor = c->u.start.term_floor;
     struct hub_record *r = hub_draft(h, RECORD_TERM);
     r->u.term.term = (h->term > floor ? h->term : floor) + 1;
+    if (MUTANT(TERM_NOT_RAISED) && h->term > 0) r->u.term.term = h->term;
     hub_emit(h, r);
     hub_merge_free(h);
     h->started = true;
@@ -274,7 +276,7 @@ static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
     bool fine = h->opened && v && v->on_branch;
     hub_operator_answer(h, fine, "this version is not the head or one of its ancestors");
     if (!fine) return;
-    hub_merge_cancel(h);
+    if (!MUTANT(ROLLBACK_KEEPS_PLAN)) hub_merge_cancel(h);
     struct hub_record *r = hub_draft(h, RECORD_ROLLBACK);
     r->u.rollback.version = c->u.rollback.version;
     r->u.rollback.versions_next = h->versions_next;
@@ -294,7 +296,8 @@ static void cmd_quarantine(struct hub *h, const struct hub_cmd *c) {
     bool fine = ledger_all(h->ledger, c->u.quarantine.epoch, span, EXTENT_QUARANTINED);
     hub_operator_answer(h, fine, "not all of these positions are quarantined");
     if (!fine) return;
-    if (c->u.quarantine.skip) hub_merge_cancel(h); /* its checkpoint would not have the skip */
+    if (c->u.quarantine.skip && !MUTANT(SKIP_NOT_CANCELLED))
+        hub_merge_cancel(h); /* its checkpoint would not have the skip */
     struct hub_record *r = hub_draft(h, RECORD_QUARANTINE);
     r->u.quarantine.epoch = c->u.quarantine.epoch;
     r->u.quarantine.range = c->u.quarantine.range;
@@ -313,7 +316,7 @@ static void cmd_quarantine(struct hub *h, const struct hub_cmd *c) {
 /* A member that may change things; false: answered. */
 static bool fence_fine(struct hub *h, const struct wire_request *q, uint32_t site) {
     const struct hub_site *s = &h->sites[site];
-    if (q->inc < s->inc)
+    if (q->inc < s->inc && !MUTANT(NO_FENCE))
         hub_refuse(h, WIRE_FENCED,
                    "a newer process of this site has joined (incarnation %u, this is %u): stop",
                    s->inc, q->inc);

@@ -22,6 +22,7 @@
  * version (with the same weights) only when nothing else can come. */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "hub/machine.h"
 
 /* ---- Seals
@@ -47,6 +48,7 @@ static void seals(struct hub *h) {
     for (uint32_t e = hub_epoch_first(h); e < ledger_epochs(h->ledger); e++) {
         uint64_t done = ledger_count(h->ledger, e, EXTENT_MERGED) +
                         ledger_count(h->ledger, e, EXTENT_SKIPPED);
+        if (MUTANT(SEAL_IGNORES_STAGED)) done += ledger_count(h->ledger, e, EXTENT_STAGED);
         if (done == h->s.positions && !ledger_sealed(h->ledger, e)) seal(h, e);
     }
 }
@@ -147,7 +149,8 @@ static void plan_part(const struct hub *h, struct hub_merge *m, const struct del
                         &behind)); /* rollback discards what is off the branch */
     d->live->planned = true;
     struct record_merge_part *all = &m->parts[m->parts_count++];
-    *all = (struct record_merge_part){.did = d->did, .late = behind > 0 && info->tokens > 0};
+    *all = (struct record_merge_part){
+        .did = d->did, .late = behind > 0 && info->tokens > 0 && !MUTANT(LATE_AS_FRESH)};
     m->plan.tokens_after += info->tokens;
     if (info->tokens == 0) return;
     m->plan.parts[m->plan.parts_count++] = (struct hub_plan_part){

@@ -11,6 +11,7 @@
  *   (H6) restore(snapshot(h)) then the records after it = replay of all records. */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "hub/machine.h"
 
 enum { SNAPSHOT_LAYOUT = 2 };
@@ -52,7 +53,7 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_u8(out, h->opened);
     buf_u8(out, h->held);
     buf_u32(out, h->term);
-    buf_u32(out, h->tok_n);
+    buf_u32(out, MUTANT(SNAPSHOT_FORGETS) ? 0 : h->tok_n);
     buf_u64(out, h->held_version);
     buf_u32(out, h->held_term);
     buf_u32(out, h->inc_floor);

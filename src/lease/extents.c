@@ -10,6 +10,7 @@
  *   (I1) start + count of each extent is the start of the next one; the last ends at `positions`.
  *   (I8) counts[] add up to positions. */
 #include "lease/extents.h"
+#include "base/mutant.h"
 
 #include <string.h>
 
@@ -241,7 +242,7 @@ static void retag(struct extents *x, struct extent *e, const struct extent_move 
     if (m->crash == CRASH_COUNT && m->crashes_max > 0) {
         if (crashes < UINT8_MAX) crashes++;
         if (crashes >= m->crashes_max) {
-            to = EXTENT_QUARANTINED;
+            to = MUTANT(DROP_AFTER_3) ? EXTENT_SKIPPED : EXTENT_QUARANTINED;
             ref = 0;
         }
     }

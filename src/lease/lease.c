@@ -22,6 +22,7 @@
  * rollback to v takes back exactly what has a greater number (I5), and neighbours of one version
  * join, which keeps a finished epoch at a few thousand extents. Which delta had which positions is
  * in the journal. */
+#include "base/mutant.h"
 #include "lease/inner.h"
 
 #include <string.h>
@@ -225,9 +226,10 @@ enum lease_fault ledger_stage_check(const struct ledger *l, const struct lease_s
             if (s->parts[k].tok == p->tok) return LEASE_TWICE;
         last = ledger_lease_find(l, p->tok);
         if (!last) return LEASE_ENDED;
-        if (last->nonce != p->nonce || last->site != s->site || last->inc != s->inc)
-            return LEASE_FOREIGN;
-        if (p->done > last->count) return LEASE_TOO_LONG;
+        bool nonce = last->nonce == p->nonce || MUTANT(NO_NONCE);
+        bool owner = (last->site == s->site && last->inc == s->inc) || MUTANT(NO_FENCE);
+        if (!nonce || !owner) return LEASE_FOREIGN;
+        if (p->done > last->count && !MUTANT(NO_CONTAINMENT)) return LEASE_TOO_LONG;
         done += p->done; /* at most 32 leases of one run: no overflow */
     }
     if (s->has_rest) {
@@ -263,8 +265,8 @@ static void stage_part(struct ledger *l, const struct lease_stage *s, struct del
     struct extent_move after = {.to = EXTENT_AVAILABLE};
     if (has_rest) after = (struct extent_move){.to = EXTENT_LEASED, .ref = s->rest_tok};
     move_part(l, a, p->done, a->count, &after);
-    rest.spans_count = spans_cut(a, p->done, a->count, spans);
-    lease_drop(l, a); /* I4: consumed, once */
+    rest.spans_count = spans_cut(a, p->done - MUTANT(REST_OVERLAPS), a->count, spans);
+    if (!MUTANT(LEASE_NOT_ENDED)) lease_drop(l, a); /* I4: consumed, once */
     if (!has_rest) return;
     lease_add(l, &rest);
     l->tok_last = rest.tok; /* I7 */
@@ -336,8 +338,9 @@ static void delta_move(struct ledger *l, const struct delta *d, const struct ext
 }
 
 static void delta_discard(struct ledger *l, struct delta *d, const char *reason) {
-    delta_move(l, d,
-               &(struct extent_move){.to = EXTENT_AVAILABLE}); /* I12: nothing stays with it */
+    if (!MUTANT(DISCARD_LOSES))
+        delta_move(l, d,
+                   &(struct extent_move){.to = EXTENT_AVAILABLE}); /* I12: nothing stays with it */
     delta_finish(l, d, DELTA_DISCARDED, reason);
 }
 
@@ -367,6 +370,7 @@ enum lease_fault ledger_merge(struct ledger *l, uint64_t version, const struct i
     }
     for (size_t i = 0; i < count; i++) {
         struct delta *d = ledger_delta_find(l, &dids[i]);
+        if (MUTANT(NON_ATOMIC) && i + 1 == count && count > 1) continue;
         delta_move(l, d,
                    &(struct extent_move){.to = EXTENT_MERGED,
                                          .ref = version,
@@ -380,7 +384,9 @@ enum lease_fault ledger_merge(struct ledger *l, uint64_t version, const struct i
 }
 
 static bool epoch_finished(const struct epoch *e) {
-    return e->x.counts[EXTENT_MERGED] + e->x.counts[EXTENT_SKIPPED] == e->x.positions;
+    uint64_t done = e->x.counts[EXTENT_MERGED] + e->x.counts[EXTENT_SKIPPED];
+    if (MUTANT(SEAL_IGNORES_STAGED)) done += e->x.counts[EXTENT_STAGED];
+    return done == e->x.positions;
 }
 
 enum lease_fault ledger_seal(struct ledger *l, uint32_t epoch, struct hash *out_digest) {
@@ -431,7 +437,8 @@ void ledger_rollback(struct ledger *l, uint64_t version) {
                   (unsigned long long)version);
     for (uint32_t s = 0; s < l->sites_cap; s++)
         while (l->sites[s].first) lease_free(l, l->sites[s].first, CRASH_KEEP, 0);
-    while (l->staged.first) delta_discard(l, l->staged.first, text.text);
+    while (l->staged.first && !MUTANT(ROLLBACK_KEEPS_STAGED))
+        delta_discard(l, l->staged.first, text.text);
     for (struct delta *d = l->final.first; d; d = d->list_next) {
         if (d->state != DELTA_MERGED || d->version <= version) continue;
         d->state = DELTA_DISCARDED;
@@ -439,7 +446,8 @@ void ledger_rollback(struct ledger *l, uint64_t version) {
         delta_reason_set(l, d, text.text);
     }
     for (uint32_t i = 0; i < l->epochs_count; i++)
-        if (epoch_rollback(&l->epochs[i].x, version)) l->epochs[i].sealed = false; /* I9 */
+        if (!MUTANT(ROLLBACK_LEDGER) && epoch_rollback(&l->epochs[i].x, version))
+            l->epochs[i].sealed = false; /* I9 */
 }
 
 /* ---- Reading

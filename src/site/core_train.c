@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/mutant.h"
 #include "site/core.h"
 
 uint64_t site_available(const struct site_core *c) {
@@ -50,6 +51,7 @@ uint64_t site_take(struct site_core *c, uint64_t n, struct site_position *out) {
         struct site_lease *l = &c->leases[i];
         while (!l->give_back && l->taken < l->w.count && got < n)
             out[got++] = position_at(&l->w, l->taken++);
+        if (MUTANT(DONE_AT_FETCH)) l->done = l->taken; /* and again at the step */
     }
     c->in_flight += got;
     return got;
@@ -61,7 +63,8 @@ static bool skips_add(struct site_core *c, const struct site_lease *l, uint64_t 
     if (n > WIRE_SKIPS_MAX - g->skips_count) return false;
     for (uint64_t i = 0; i < n; i++) {
         struct wire_skip *s = &g->skips[g->skips_count++];
-        s->position = l->w.epoch * c->set.positions + position_at(&l->w, from + i).position;
+        s->position = (MUTANT(SKIP_WITHOUT_EPOCH) ? 0 : l->w.epoch * c->set.positions) +
+                      position_at(&l->w, from + i).position;
         snprintf(s->reason, sizeof s->reason, "%s", reason);
     }
     return true;
@@ -90,7 +93,7 @@ enum brg_status site_trained(struct site_core *c, time_ns now, uint64_t n, doubl
         struct site_lease *l = &c->leases[i];
         uint64_t k = l->taken - l->done < left ? l->taken - l->done : left;
         if (skip && listed && k > 0) listed = skips_add(c, l, l->done, k, skip);
-        l->done += k; /* S1: here and nowhere else */
+        if (!MUTANT(DONE_AT_FETCH)) l->done += k; /* S1: here and nowhere else */
         left -= k;
         c->in_flight -= k;
         c->seg.samples += k;
@@ -130,6 +133,7 @@ double site_lr(const struct site_core *c) {
 /* ---- What the training thread should do to the weights now ------------------------------------- */
 
 static bool rebase_known(const struct site_core *c, uint64_t version) {
+    if (MUTANT(REBASE_BLIND)) return true;
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         const struct site_delta *d = &c->deltas[i];
         bool unsent = (d->state == PENDING_CUT || d->state == PENDING_UPLOAD) && !d->ask;
@@ -188,7 +192,8 @@ void site_reset(struct site_core *c, struct buf *notes) {
      * trainer that takes ahead would, at each reset, have some that the next one makes void. */
     bool again = c->void_mixed;
     for (uint32_t i = 0; i < c->leases_count; i++) again |= c->leases[i].done > c->leases[i].cut;
-    for (uint32_t i = 0; i < c->leases_count && again; i++)
+    if (MUTANT(VOID_LIVELOCK)) again = true;
+    for (uint32_t i = 0; i < c->leases_count && again && !MUTANT(RESET_KEEPS_DONE); i++)
         c->leases[i].done = c->leases[i].taken = c->leases[i].cut;
     if (again) {
         c->void_in_flight += c->in_flight;
@@ -265,7 +270,7 @@ static void cut_leases(struct site_core *c, struct wire_commit *m) {
                 c->void_in_flight += l->taken - l->done;
                 continue;
             }
-            l->cut = l->done;
+            if (!MUTANT(CUT_KEEPS_DONE)) l->cut = l->done;
             l->cut_did = m->did;
             l->shrink = false;
         }

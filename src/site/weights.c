@@ -8,6 +8,7 @@
  *   (W3) a cut loses nothing: S_before - theta = d_dec + (S_after - theta).
  * Every sum has a fixed order, so a site's resume repeats its bits. */
 #include "site/weights.h"
+#include "base/mutant.h"
 
 #include <string.h>
 
@@ -27,9 +28,9 @@ void weights_rebase(float *theta, float *s, const float *theta_old, const float 
         /* In double: where the merge took exactly the own delta the shift is the merge's own rounding,
          * so local follows global and no second rounding creeps in, round after round (W1). */
         double shift = (double)theta_new[i] - (double)theta_old[i];
-        if (merged) shift += (double)merged[i];
+        if (merged && !MUTANT(OWN_NOT_ADDED)) shift += (double)merged[i];
         theta[i] = (float)((double)theta[i] + shift);
-        s[i] = (float)((double)s[i] + shift);
+        if (!MUTANT(S_NOT_SHIFTED)) s[i] = (float)((double)s[i] + shift);
     }
 }
 
@@ -40,7 +41,7 @@ void weights_add(float *sum, const float *d, size_t n) {
 void weights_reset(float *theta, float *s, const float *theta_v, const float *pending, size_t n) {
     for (size_t i = 0; i < n; i++) {
         float x = pending ? theta_v[i] - pending[i] : theta_v[i]; /* W2 */
-        theta[i] = x;
+        if (!MUTANT(KEEPS_REJECTED) || !pending) theta[i] = x;
         s[i] = x;
     }
 }

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mutants.h - the planted faults: name, whether it is known to be harmless (docs/simulation.md gives
+ * the argument), what it breaks. Included by the flags of `make mutants` alone. */
+#ifndef SIM_MUTANTS_H
+#define SIM_MUTANTS_H
+
+#define SIM_MUTANTS(X)                                                                             \
+    X(NO_CONTAINMENT, 0, "a manifest may reach beyond its lease")                                  \
+    X(NO_FENCE, 1, "an earlier process of a site may go on")                                       \
+    X(NO_NONCE, 0, "the nonce of a lease is not looked at")                                        \
+    X(PARTIAL, 0, "the part of a contribution that is still leased is accepted")                   \
+    X(LEASE_NOT_ENDED, 0, "a contribution does not end its leases")                                \
+    X(NO_DEDUP, 0, "a COMMIT that comes again is a new one")                                       \
+    X(NON_ATOMIC, 0, "a merge moves the head without all of the ledger")                           \
+    X(BLOB_NOT_SYNCED, 0, "the record comes before the blob")                                      \
+    X(DISCARD_LOSES, 0, "a discard gives nothing back")                                            \
+    X(ROLLBACK_LEDGER, 0, "a rollback leaves the ledger")                                          \
+    X(ROLLBACK_KEEPS_STAGED, 0, "a rollback keeps what is staged")                                 \
+    X(ROLLBACK_KEEPS_PLAN, 0, "a rollback does not cancel the merge")                              \
+    X(DROP_AFTER_3, 0, "positions that crash too often are dropped")                               \
+    X(NEVER_RECLAIMS, 0, "a lapsed lease is never taken away")                                     \
+    X(TERM_NOT_RAISED, 0, "a start does not raise the term")                                       \
+    X(REST_OVERLAPS, 0, "the rest of a lease begins one too early")                                \
+    X(SEAL_IGNORES_STAGED, 0, "an epoch is sealed with staged positions")                          \
+    X(OVERLAP_EARLY, 0, "the next epoch is granted first")                                         \
+    X(EPOCH_DURING_MERGE, 0, "an epoch opens while a checkpoint without it is made")               \
+    X(LATE_AS_FRESH, 0, "a late contribution enters the momentum")                                 \
+    X(STALENESS_OWN, 0, "own versions make a contribution late")                                   \
+    X(SKIP_NOT_CANCELLED, 0, "an operator's skip does not cancel the merge")                       \
+    X(SNAPSHOT_FORGETS, 0, "a snapshot forgets the last lease number")                             \
+    X(REPLAY_SKIPS_DISCARD, 0, "replay skips a kind of record")                                    \
+    X(HOLD_IGNORED, 0, "a hold does not stop grants and merges")                                   \
+    X(ANSWER_BEFORE_DURABLE, 0, "answers do not wait for the journal")                             \
+    X(OWN_GAP_IGNORED, 0, "a hub that stood still blames the sites")                               \
+    X(DONE_AT_FETCH, 0, "a sample is done when it is taken")                                       \
+    X(KEEPS_REJECTED, 0, "rejected work stays in the weights")                                     \
+    X(RESET_KEEPS_DONE, 0, "a reset leaves the counts of leases")                                  \
+    X(S_NOT_SHIFTED, 0, "a rebase moves the weights and not their base")                           \
+    X(OWN_NOT_ADDED, 0, "a rebase does not give own merged work back")                             \
+    X(REBASE_BLIND, 0, "a rebase before the fate of own work is known")                            \
+    X(TORN_CHECKPOINT, 0, "counts of a local checkpoint without its weights")                      \
+    X(CUT_KEEPS_DONE, 0, "work that was handed in stays in the segment")                           \
+    X(SKIP_WITHOUT_EPOCH, 0, "a skip does not say its epoch")                                      \
+    X(VOID_LIVELOCK, 0, "a reset makes void what was taken ahead, for ever")                       \
+    X(NO_REJOIN_AFTER_ROLLBACK, 0, "a site ahead of the head is never told")                       \
+    X(SKIPS_WAIT, 0, "a site waits for the merge of skips alone")                                  \
+    X(OLD_TERM_BELIEVED, 0, "a hub that was replaced is believed")                                 \
+    X(UNKNOWN_IS_REJECTED, 1, "an unknown outcome is taken as a refusal")                          \
+    X(HB_SEQ_IGNORED, 1, "late heartbeats count")                                                  \
+    X(RESUME_KEEPS_ALL, 1, "a JOIN keeps leases that its site does not have")                      \
+    X(SHRINK_NOT_KEPT, 1, "a site says SHRINK_OK and trains on")                                   \
+    X(LEASE_NOT_REPEATED, 1, "a LEASE that comes again gets another lease")
+
+enum mutant {
+    MUTANT_NONE,
+#define X(name, equivalent, text) MUTANT_##name,
+    SIM_MUTANTS(X)
+#undef X
+};
+extern int mutant_now;
+
+#endif
