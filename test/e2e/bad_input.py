@@ -29,7 +29,7 @@ def tree(directory):
     seen = {}
     for where, _, names in os.walk(directory):
         for name in names:
-            if name == "lock" or name.endswith(("-wal", "-shm")):  # taken and given back by looking at it
+            if name.endswith(("lock", "-wal", "-shm")):  # taken and given back by looking at it
                 continue
             with open(os.path.join(where, name), "rb") as f:
                 seen[os.path.join(where, name)] = hashlib.sha256(f.read()).hexdigest()

@@ -16,6 +16,7 @@ import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "lib"))
+import audit as a  # noqa: E402
 import hub as h  # noqa: E402
 import cluster as c  # noqa: E402
 
@@ -136,6 +137,7 @@ def test_the_same_hand_ins_count_once():
         hub.stop()
     audit = h.prove(path)
     h.check("all positions once", audit["merged"] == audit["positions"] == audit["counted"], audit)
+    lies_are_found(path)
     done = h.run("hub", path, "--rebuild-from", checkpoint, timeout=20)
     h.check("not over a journal", done.returncode == 27 and "journal" in done.stderr, (done.returncode, done.stderr))
     flipped = os.path.join(h.SCRATCH, "flipped.safetensors")
@@ -151,6 +153,30 @@ def test_the_same_hand_ins_count_once():
     hub = start_rebuilt(other, checkpoint)  # the same command goes on where it failed
     h.check("served", hub.get("/v1/run")["head"] == 2)
     hub.stop()
+
+
+REBUILD, LEDGER = 16, 17
+
+
+def lies_are_found(path):
+    """Who changes what the checkpoint's ledger said, and mends the chain, is found by the audit and the replay."""
+    rows = a.read(path)
+    h.check("how it begins", [k for k, _ in rows[:2]] == [REBUILD, LEDGER], rows[:2])
+    rebuild_body, ledger = rows[0][1], rows[1][1]
+    head, data = ledger[:8 + 8 + 4], bytearray(ledger[20:])
+    digest = len(rebuild_body) - 32
+    for name, change in {"hash": False, "mended": True}.items():
+        other = os.path.join(h.SCRATCH, "lie-" + name)
+        shutil.copytree(path, other, symlinks=True)
+        lie = bytearray(data)
+        run = lie.index(1, 12)  # the first run that is merged: called open instead
+        lie[run] ^= 2
+        body = rebuild_body[:digest] + h.hashlib.sha256(lie).digest() if change else rebuild_body
+        a.write(other, [(REBUILD, body), (LEDGER, head + bytes(lie))] + rows[2:])
+        done = h.run("audit", other, "--json")
+        h.check(name + ": audit", done.returncode in (17, 18), (done.returncode, done.stdout, done.stderr))
+        done = h.run("hub", "replay", other)
+        h.check(name + ": replay", done.returncode in (17, 18), (done.returncode, done.stdout, done.stderr))
 
 
 def start_rebuilt(path, checkpoint):

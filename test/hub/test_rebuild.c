@@ -238,6 +238,48 @@ TEST(hub_H7_a_ledger_in_pieces_is_taken_only_whole) {
     kit_close(&k);
 }
 
+/* Every byte of the opening records changed: refused, or sound; never a crash. */
+TEST(hub_rebuild_from_a_damaged_journal_is_refused_or_sound) {
+    struct kit k;
+    struct saved s = {0};
+    struct wire_lease leased;
+    struct wire_request staged;
+    struct err e;
+    uint32_t refused = 0, tried = 0;
+    half_a_run(&k, &s, &leased, &staged);
+    rebuild(&k, &s);
+    const uint32_t opening = 2; /* REBUILD and one LEDGER */
+    struct reader r = reader_of(k.journal.data, k.journal.bytes_count);
+    size_t from[2], bytes[2];
+    for (uint32_t i = 0; i < opening; i++) {
+        (void)get_u16(&r);
+        bytes[i] = get_u32(&r);
+        from[i] = (size_t)((const uint8_t *)get_bytes(&r, bytes[i]) - k.journal.data);
+    }
+    for (uint32_t which = 0; which < opening; which++) {
+        for (size_t at = 0; at < bytes[which]; at++, tried++) {
+            uint8_t *byte = k.journal.data + from[which] + at;
+            *byte ^= 0x10;
+            struct hub *h = hub_create(&k.s, 1);
+            enum brg_status st = BRG_OK;
+            for (uint32_t i = 0; st == BRG_OK && i < opening; i++)
+                st = hub_apply(h, i + 1, (uint16_t)(RECORD_REBUILD + i), k.journal.data + from[i],
+                               bytes[i], &e);
+            struct hub_view v;
+            hub_view(h, 0, &v);
+            if (v.importing) st = BRG_E_JOURNAL; /* as a start says */
+            if (st == BRG_OK) hub_check(h);
+            refused += st != BRG_OK;
+            hub_destroy(h);
+            *byte ^= 0x10;
+        }
+    }
+    assert_true(tried > 300);
+    assert_true(refused > tried / 2);
+    buf_fini(&s.ledger);
+    kit_close(&k);
+}
+
 /* ---- The same number, other weights --------------------------------------------------------------- */
 TEST(hub_a_site_of_another_branch_is_known_by_its_weights) {
     struct kit k;

@@ -56,6 +56,26 @@ TEST(wire_golden_requests) {
     }
 }
 
+/* A member that older peers do not have: written only where it says something. */
+TEST(wire_golden_join_with_the_hash_of_what_was_seen) {
+    struct prng p;
+    struct wire_request r, back;
+    struct buf b;
+    struct err e = {0};
+    prng_seed(&p, 103);
+    random_request(&p, WIRE_JOIN, &r);
+    buf_init(&b, WIRE_BODY_MAX);
+    wire_request_encode(&r, &b);
+    assert_null(strstr(buf_cstr(&b), "theta_seen"));
+    for (int i = 0; i < HASH_BYTES; i++) r.u.join.theta_seen.v[i] = (uint8_t)prng_u64(&p);
+    buf_reset(&b);
+    wire_request_encode(&r, &b);
+    compare("request-join-theta", &b);
+    assert_int_equal(wire_request_decode(WIRE_JOIN, b.data, b.bytes_count, &back, &e), BRG_OK);
+    assert_memory_equal(&r, &back, sizeof r);
+    buf_fini(&b);
+}
+
 TEST(wire_golden_answers) {
     struct prng p;
     prng_seed(&p, 101);
