@@ -191,7 +191,8 @@ struct hub_version_view {
 struct hub_view {
     struct id128 run;
     uint64_t seq, head, tokens, positions, staged_deltas;
-    uint64_t root; /* the first version this journal knows: 0, or where it was rebuilt from */
+    bool importing; /* the journal ends within the ledger that it begins with: no state at all */
+    uint64_t root;  /* the first version this journal knows: 0, or where it was rebuilt from */
     uint32_t term, epochs, epoch;  /* epoch: the first unsealed one */
     bool complete, draining, held; /* held: HUB_BEHIND */
     struct hub_counts counts;      /* over all open epochs */

@@ -81,7 +81,11 @@ enum brg_status hub_rebuild(struct journal *j, const struct hub_settings *s, str
         h = hub_create(s, fresh_seed());
         seq = 0;
     }
+    struct hub_view v;
     st = journal_replay(j, seq, apply, h, e);
+    hub_view(h, 0, &v);
+    if (st == BRG_OK && v.importing)
+        st = err_set(e, BRG_E_JOURNAL, "the journal ends within the ledger of its first record");
     if (st == BRG_OK && journal_last_seq(j) == 0)
         st = err_set(e, BRG_E_JOURNAL, "the journal is empty; the run was not made completely");
     if (st != BRG_OK) {

@@ -17,6 +17,7 @@ void hub_view(const struct hub *h, time_ns now, struct hub_view *out) {
     out->draining = h->draining;
     out->held = h->held;
     out->staged_deltas = ledger_deltas_staged(h->ledger);
+    out->importing = h->import_bytes > 0;
     if (h->opened) {
         out->root = h->versions[0].v.version;
         out->head = h->versions[h->head].v.version;
@@ -172,6 +173,7 @@ static void versions_check(const struct hub *h) {
 void hub_check(const struct hub *h) {
     ledger_check(h->ledger); /* I1-I4, I7-I9, I12 */
     if (!h->opened) return;
+    CHECK(h->import_bytes == 0); /* H7 */
     versions_check(h);
     CHECK(ledger_tok_last(h->ledger) < hub_tok_next(h)); /* I7 */
     uint32_t leases = 0, staged = 0;
