@@ -106,7 +106,8 @@ static int train(struct counting *c) {
     while (status == BRG_GO || status == BRG_WAIT) {
         uint64_t count = 0;
         look_at_the_clock(c);
-        status = brg_take(c->site, c->o.batch_samples, (int64_t)100 * 1000 * 1000, c->picked, c->epochs, &count);
+        status = brg_take(c->site, c->o.batch_samples, (int64_t)100 * 1000 * 1000, c->picked,
+                          c->epochs, &count);
         if (status == BRG_GO) status = step(c, count);
         if (status != BRG_GO && status != BRG_WAIT) break;
         int s = brg_sync(c->site, NULL);
@@ -170,15 +171,24 @@ static bool take_option(struct counting *c, const char *name, const char *value)
     if (strcmp(name, "state") == 0) return c->o.state_dir = value, true;
     if (strcmp(name, "progress") == 0) return c->progress = value, true;
     if (!number(value, &v)) return false;
-    if (strcmp(name, "batch") == 0) c->o.batch_samples = v >= 1 && v <= BATCH_MAX ? (uint64_t)v : 0;
-    else if (strcmp(name, "seed") == 0) c->o.seed = (uint64_t)v;
-    else if (strcmp(name, "step-ms") == 0) c->step_ms = v;
-    else if (strcmp(name, "checkpoint-ms") == 0) c->o.checkpoint_every_ns = (int64_t)(v * 1e6);
-    else if (strcmp(name, "timeout-ms") == 0) c->o.timeout_ns = (int64_t)(v * 1e6);
-    else if (strcmp(name, "time-limit-ms") == 0) c->time_limit_ms = v;
-    else if (strcmp(name, "grace-ms") == 0) c->grace_ms = v;
-    else if (strcmp(name, "crash-ms") == 0) c->crash_ms = v;
-    else return false;
+    if (strcmp(name, "batch") == 0)
+        c->o.batch_samples = v >= 1 && v <= BATCH_MAX ? (uint64_t)v : 0;
+    else if (strcmp(name, "seed") == 0)
+        c->o.seed = (uint64_t)v;
+    else if (strcmp(name, "step-ms") == 0)
+        c->step_ms = v;
+    else if (strcmp(name, "checkpoint-ms") == 0)
+        c->o.checkpoint_every_ns = (int64_t)(v * 1e6);
+    else if (strcmp(name, "timeout-ms") == 0)
+        c->o.timeout_ns = (int64_t)(v * 1e6);
+    else if (strcmp(name, "time-limit-ms") == 0)
+        c->time_limit_ms = v;
+    else if (strcmp(name, "grace-ms") == 0)
+        c->grace_ms = v;
+    else if (strcmp(name, "crash-ms") == 0)
+        c->crash_ms = v;
+    else
+        return false;
     return true;
 }
 
@@ -186,10 +196,13 @@ static bool take_arguments(struct counting *c, int argc, char **argv) {
     for (int i = 1; i < argc; i += 2) {
         bool fine = strncmp(argv[i], "--", 2) == 0 && i + 1 < argc;
         if (fine && take_option(c, argv[i] + 2, argv[i + 1])) continue;
-        fprintf(stderr, "counting_site: %s is not understood; the head of counting_site.c says what is\n", argv[i]);
+        fprintf(stderr,
+                "counting_site: %s is not understood; the head of counting_site.c says what is\n",
+                argv[i]);
         return false;
     }
-    return c->o.hub_url && c->o.site_name && c->o.data_dir && c->o.state_dir && c->o.batch_samples > 0;
+    return c->o.hub_url && c->o.site_name && c->o.data_dir && c->o.state_dir &&
+           c->o.batch_samples > 0;
 }
 
 int main(int argc, char **argv) {
@@ -205,7 +218,8 @@ int main(int argc, char **argv) {
     c.grace_ms = 10000;
     c.progress_fd = -1;
     if (!take_arguments(&c, argc, argv)) return BRG_FAIL_USAGE;
-    if (c.progress) c.progress_fd = open(c.progress, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (c.progress)
+        c.progress_fd = open(c.progress, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     c.began_ms = now_ms();
     uint64_t state = c.o.seed;
     double u = ((double)(mix(&state) >> 11) + 1) * 0x1p-53;
