@@ -230,8 +230,22 @@ static void merge_once(struct hub_server *s, const struct plan_job *j) {
     }
 }
 
+static void verify_late(struct hub_server *s) {
+    struct err e = {0};
+    if (hash_is_zero(&s->verify)) return;
+    if (blobs_verify(s->blobs, &s->verify, &e) != BRG_OK) {
+        log_line(LOG_ERROR, "hub", "checkpoint_bad",
+                 "cause=\"%s\" remedy=\"check the disk; put the file back, or start with "
+                 "--rollback-to and an older version\"",
+                 e.text);
+        _exit((int)e.status); /* nothing was made of it, and whoever fetched it has seen it too */
+    }
+    server_retain_all(s);
+}
+
 void *server_merge_main(void *server) {
     struct hub_server *s = server;
+    verify_late(s);
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     while (s->mode != SERVER_STOPPING) {
         if (!s->merge_ready) {

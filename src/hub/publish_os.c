@@ -7,6 +7,7 @@
  * Retention: the newest keep_checkpoints versions, every keep_every-th, the first one, and the head. Older
  * checkpoints go only after the newest one was read back and had its hash (a bad disk must not cost the
  * last good copy). Deltas stay: replay needs them. */
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -54,43 +55,52 @@ static bool shared_with_kept(struct hub_server *s, const struct hub_version_view
     return false;
 }
 
-/* The versions that may go now, few at a time; under the lock. */
-enum { DROPS_MAX = 16 };
-static uint32_t choose_drops(struct hub_server *s, uint64_t newest, uint64_t from,
-                             struct hub_version_view out[DROPS_MAX], uint64_t *out_next) {
+/* The blob goes before its name in versions/: a name that is left tells the next start what to do. */
+static void drop_if_old(struct hub_server *s, uint64_t version, uint64_t newest) {
+    char name[OS_PATH_MAX];
     struct hub_view view;
-    uint32_t count = 0;
-    uint64_t v = from;
+    struct hub_version_view x;
+    struct err e = {0};
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
     hub_view(s->hub, server_now(s), &view);
-    for (; v <= newest && count < DROPS_MAX; v++) {
-        struct hub_version_view x;
-        if (is_kept(&s->dir.settings, v, newest, &view) || !hub_version_find(s->hub, v, &x))
-            continue;
-        if (!shared_with_kept(s, &x, newest, &view)) out[count++] = x;
+    bool drop = version <= newest && hub_version_find(s->hub, version, &x) &&
+                !is_kept(&s->dir.settings, version, newest, &view) &&
+                !shared_with_kept(s, &x, newest, &view);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    if (!drop) return;
+    if (blobs_has(s->blobs, &x.checkpoint)) {
+        if (blobs_remove(s->blobs, &x.checkpoint, &e) != BRG_OK) {
+            log_line(LOG_WARN, "hub", "drop_failed", "cause=\"%s\"", e.text);
+            return;
+        }
+        log_line(LOG_DEBUG, "hub", "checkpoint_dropped", "version=%" PRIu64, version);
     }
-    *out_next = v;
-    return count;
+    link_name(s, version, name);
+    (void)unlink(name);
 }
 
 static void retain(struct hub_server *s, uint64_t newest, uint64_t from) {
-    struct err e = {0};
-    while (from <= newest) {
-        struct hub_version_view drops[DROPS_MAX];
-        CHECK(pthread_mutex_lock(&s->lock) == 0);
-        uint32_t count = choose_drops(s, newest, from, drops, &from);
-        CHECK(pthread_mutex_unlock(&s->lock) == 0);
-        for (uint32_t i = 0; i < count; i++) {
-            char name[OS_PATH_MAX];
-            link_name(s, drops[i].version, name);
-            (void)unlink(name);
-            if (!blobs_has(s->blobs, &drops[i].checkpoint)) continue;
-            if (blobs_remove(s->blobs, &drops[i].checkpoint, &e) != BRG_OK)
-                log_line(LOG_WARN, "hub", "drop_failed", "cause=\"%s\"", e.text);
-            else
-                log_line(LOG_DEBUG, "hub", "checkpoint_dropped", "version=%" PRIu64,
-                         drops[i].version);
-        }
+    for (uint64_t v = from; v <= newest; v++) drop_if_old(s, v, newest);
+}
+
+/* At start: what has a name is looked at, not every version that ever was. */
+void server_retain_all(struct hub_server *s) {
+    static const char suffix[] = ".safetensors";
+    char path[OS_PATH_MAX], digits[32];
+    struct hub_view view;
+    uint64_t version;
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    hub_view(s->hub, server_now(s), &view);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    DIR *d = opendir(os_path(path, s->dir.path, "versions"));
+    if (d == NULL) return;
+    for (const struct dirent *entry = readdir(d); entry != NULL; entry = readdir(d)) {
+        size_t n = strcspn(entry->d_name, ".");
+        if (n >= sizeof digits || strcmp(entry->d_name + n, suffix) != 0) continue;
+        (void)snprintf(digits, sizeof digits, "%.*s", (int)n, entry->d_name);
+        if (parse_u64(digits, &version)) drop_if_old(s, version, view.head);
     }
+    (void)closedir(d);
 }
 
 void server_publish(struct hub_server *s, uint64_t version) {
@@ -117,7 +127,7 @@ void server_publish(struct hub_server *s, uint64_t version) {
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
 }
 
-/* At start, when the head was verified already: what a crash kept from being done. */
+/* At start: the names that a crash kept from being made. */
 void server_publish_all(struct hub_server *s) {
     char path[OS_PATH_MAX];
     struct err e = {0};
@@ -128,10 +138,10 @@ void server_publish_all(struct hub_server *s) {
     hub_view(s->hub, server_now(s), &view);
     for (uint64_t v = 0; v <= view.head; v++) {
         struct hub_version_view x;
+        if (!is_kept(&s->dir.settings, v, view.head, &view)) continue;
         if (hub_version_find(s->hub, v, &x)) publish_one(s, &x);
     }
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    retain(s, view.head, 1);
 }
 
 /* ---- Blobs that nobody needs ---------------------------------------------------------------------------- */

@@ -44,6 +44,7 @@ struct hub_server_options {
     uint32_t connections_max; /* 0: 512, and two for each site that may join */
     bool rollback;            /* goes back to rollback_to before anybody is answered */
     uint64_t rollback_to;
+    uint64_t verify_now_bytes; /* a larger head is verified while serving; 0: 256 MiB */
 };
 /* Locks the run, rebuilds the machine, verifies the head's checkpoint, listens. Starts its threads.
  * E_BUSY: another hub has it; E_PORT; E_JOURNAL, E_CORRUPT: the run's files. */

@@ -29,6 +29,7 @@
 #include "hub/server_os.h"
 
 enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250, CONNECTIONS_MIN = 512 };
+enum { VERIFY_NOW_BYTES = 256 << 20 };
 
 /* ---- Time ------------------------------------------------------------------------------------------ */
 /* Gaps of this process (SIGSTOP, a paused machine) are seen and forgiven by the machine itself. */
@@ -412,8 +413,10 @@ static void init_sync(struct hub_server *s) {
     hub_out_init(&s->out);
 }
 
-/* The head's checkpoint is what sites will be given: its bytes are read and hashed before the first.
- * Where the hub is to go back first, that version's. */
+/* The head's checkpoint is what sites will be given. A small one is read and hashed before anything is
+ * served. Of a large one that takes longer than a restart may: header and size are looked at, and the
+ * merge thread reads it all before its first merge, and before any older one is dropped; sites compare
+ * the hash of what they fetch themselves. Where the hub is to go back first, that version's. */
 static enum brg_status verify_head(struct hub_server *s, const struct hub_server_options *o,
                                    struct err *e) {
     struct hub_view v;
@@ -429,7 +432,23 @@ static enum brg_status verify_head(struct hub_server *s, const struct hub_server
                        "%s: the checkpoint of version %llu is missing; put its file back, or start "
                        "with --rollback-to and a version that RUN/versions has",
                        s->dir.path, (unsigned long long)version);
-    return blobs_verify(s->blobs, &head.checkpoint, e);
+    if (head.bytes <= (o->verify_now_bytes > 0 ? o->verify_now_bytes : VERIFY_NOW_BYTES))
+        return blobs_verify(s->blobs, &head.checkpoint, e);
+    char path[OS_PATH_MAX];
+    struct checkpoint c;
+    memset(&c, 0, sizeof c);
+    blobs_path(s->blobs, &head.checkpoint, path);
+    if (os_file_bytes(path) != (int64_t)head.bytes)
+        return err_set(e, BRG_E_CORRUPT, "%s: has another size than version %llu had", path,
+                       (unsigned long long)version);
+    TRY(checkpoint_open(path, &c, e));
+    bool same = hash_equal(&c.theta_hash, &head.theta) && c.version == version;
+    checkpoint_fini(&c);
+    if (!same)
+        return err_set(e, BRG_E_CORRUPT, "%s: is not version %llu", path,
+                       (unsigned long long)version);
+    s->verify = head.checkpoint;
+    return BRG_OK;
 }
 
 static enum brg_status open_state(struct hub_server *s, const struct hub_server_options *o,
@@ -490,6 +509,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
         CHECK(s->journal_runs);
         CHECK(s->merge_runs);
         server_publish_all(s);
+        if (hash_is_zero(&s->verify)) server_retain_all(s);
         start_machine(s);
         if (o->rollback) st = roll_back(s, o->rollback_to, e);
     }

@@ -69,6 +69,7 @@ struct hub_server {
     bool snapshot_ready;
     struct buf snapshot;
     uint64_t snapshot_seq;
+    struct hash verify; /* a large head whose hash the merge thread compares first; zero: done */
     bool merge_ready;
     struct plan_job job;
     time_ns tick_at;
@@ -109,6 +110,7 @@ enum brg_status server_inspect(struct hub_server *s, const struct wire_commit *c
 /* publish_os.c: links versions/, drops checkpoints beyond retention. Called at start and after merges. */
 void server_publish(struct hub_server *s, uint64_t version);
 void server_publish_all(struct hub_server *s);
+void server_retain_all(struct hub_server *s); /* only once the head's checkpoint was verified */
 void server_drop_blob_if_unused(struct hub_server *s, const struct hash *h);
 
 /* http_os.c */

@@ -269,6 +269,37 @@ TEST(hub_S2_stopping_in_the_middle_loses_no_answer) {
                      leases); /* answered, so durable; not answered, so not decided */
 }
 
+/* A head that is too large to be hashed before serving: served, then read; damaged: the process ends. */
+TEST(hub_a_large_head_is_verified_while_serving) {
+    char run[OS_PATH_MAX], path[OS_PATH_MAX];
+    struct err e = {0};
+    struct hub_server *s = NULL;
+    make_run(run);
+    log_level_set(LOG_ERROR);
+    struct hub_server_options o = {.run_dir = run, .listen = "127.0.0.1:0", .verify_now_bytes = 1};
+    if (hub_server_open(&o, &s, &e) != BRG_OK) fail_msg("%s", e.text);
+    hub_server_close(s);
+    os_path(path, run, "versions/0.safetensors");
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -40, SEEK_END), 0);
+    int old = fgetc(f);
+    assert_int_equal(fseek(f, -40, SEEK_END), 0);
+    assert_int_equal(fputc(old ^ 1, f), old ^ 1);
+    assert_int_equal(fclose(f), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        if (hub_server_open(&o, &s, &e) != BRG_OK) _exit(1);
+        (void)sleep(20);
+        _exit(2);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), BRG_E_CORRUPT);
+}
+
 TEST(hub_status_is_json_with_what_the_page_promises) {
     char run[OS_PATH_MAX];
     struct err e = {0};
