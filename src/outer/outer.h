@@ -66,7 +66,8 @@ enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct
 /* ---- The outer step -------------------------------------------------------------------------- */
 struct outer_rule {
     double eta, mu, m_ref, h_ref, late_weight;
-    bool sum; /* the counting rule: theta <- theta - sum of all deltas, late ones too; no momentum */
+    bool
+        sum; /* the counting rule: theta <- theta - sum of all deltas, late ones too; no momentum */
 };
 struct outer_rule outer_rule_default(void); /* 0.7, 0.9, 3, 30, 0.5, false */
 

@@ -213,12 +213,11 @@ static void history_put(struct client *c, const struct wire_request *r, const st
                         time_ns sent, const char *status) {
     if (c->history < 0) return;
     AUTO_BUF struct buf line = {.bytes_max = 3 * (size_t)WIRE_BODY_MAX};
-    buf_printf(&line,
-               "{\"pid\":%ld,\"sent\":%" PRId64 ",\"got\":%" PRId64
-               ",\"kind\":\"%s\",\"status\":\"%s\","
-               "\"http\":%ld,\"asked\":",
-               (long)getpid(), (int64_t)sent, (int64_t)os_now(), wire_kind_name(r->kind),
-               status, c->http);
+    buf_printf(
+        &line,
+        "{\"pid\":%ld,\"sent\":%" PRId64 ",\"got\":%" PRId64 ",\"kind\":\"%s\",\"status\":\"%s\","
+        "\"http\":%ld,\"asked\":",
+        (long)getpid(), (int64_t)sent, (int64_t)os_now(), wire_kind_name(r->kind), status, c->http);
     buf_put(&line, asked->data, asked->bytes_count);
     if (strcmp(status, status_name(BRG_OK)) == 0) {
         while (c->body.bytes_count > 0 && c->body.data[c->body.bytes_count - 1] <= ' ')

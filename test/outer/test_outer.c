@@ -150,7 +150,8 @@ TEST(outer_O1_the_counting_rule_is_the_plain_sum) {
     for (size_t i = 0; i < COUNT; i++) {
         assert_true(weight[i] == (parts[i].tokens > 0 ? 1 : 0));
         delta[i] = mem_alloc(N, sizeof(float));
-        for (size_t k = i; k < N; k += COUNT) delta[i][k] = -1; /* each part trained its own share */
+        for (size_t k = i; k < N; k += COUNT)
+            delta[i][k] = -1; /* each part trained its own share */
     }
     for (size_t k = 0; k < N; k++) m[k] = 5; /* momentum of another rule leaves no trace */
     struct outer_merge merge;
@@ -158,7 +159,8 @@ TEST(outer_O1_the_counting_rule_is_the_plain_sum) {
     for (size_t at = 0; at < N; at += OUTER_CHUNK) {
         const float *chunk[COUNT];
         for (size_t i = 0; i < COUNT; i++) chunk[i] = delta[i] + at;
-        outer_merge_chunk(&merge, theta + at, m + at, chunk, N - at < OUTER_CHUNK ? N - at : OUTER_CHUNK);
+        outer_merge_chunk(&merge, theta + at, m + at, chunk,
+                          N - at < OUTER_CHUNK ? N - at : OUTER_CHUNK);
     }
     outer_merge_fini(&merge);
     for (size_t k = 0; k < N; k++) assert_true(theta[k] == (k % COUNT == 3 ? 0.0f : 1.0f));
