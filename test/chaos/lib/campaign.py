@@ -107,7 +107,8 @@ class Campaign:
             s.signal(signal.SIGTERM)
         w.wait("the sites to hand in", lambda: all(s.ended() is not None for s in asked), 30)
         for s in asked:
-            if s.ended() not in (0, 26):
+            newborn = s.lives[-1][1] - s.lives[-1][0] < 1.0  # SIGTERM came before main()
+            if s.ended() not in (0, 26) and not (newborn and s.ended() == -signal.SIGTERM):
                 w.break_(f"SIGTERM ended site {s.name} with {s.ended()}")
         self.available = sum(s.available(since, end) for s in w.sites)
         w.wait("what is staged to be merged", lambda: (w.status() or {"staged_deltas": 1})["staged_deltas"] == 0, 30)
