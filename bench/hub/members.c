@@ -168,6 +168,12 @@ void part_members(const char *dir, const char *program, uint32_t members) {
     double s = run_crowd(&c, true, BEAT_S);
     kit_promise("heartbeats_per_s", (double)(c.answers - before) / s, 0, false, 10000);
     kit_promise("refused_or_broken", (double)(c.refused + c.broken), 0, true, 0);
+    int fd = hub_process_connect(&p);
+    static const char status[] = "GET /v1/status HTTP/1.1\r\nHost: hub\r\n\r\n";
+    began = os_now();
+    kit_promise("status_failed", hub_process_ask(fd, status, sizeof status - 1) != 200, 0, true, 0);
+    kit_figure("status_s", (double)(os_now() - began) / 1e9, 3);
+    (void)close(fd);
     uint64_t full = hub_process_rss_bytes(&p);
     kit_figure("hub_rss_bytes", (double)full, 0);
     kit_figure("bytes_per_member", (double)(full - empty) / (joined > 0 ? joined : 1), 0);

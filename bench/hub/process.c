@@ -59,7 +59,7 @@ int hub_process_connect(const struct hub_process *p) {
 
 /* Reads to the end of one answer by its Content-Length. */
 int hub_process_ask(int fd, const char *request, size_t n) {
-    static char got[1 << 20];
+    static char got[32 << 20];
     size_t have = 0;
     int http = 0;
     if (send(fd, request, n, MSG_NOSIGNAL) != (ssize_t)n) return 0;
@@ -68,8 +68,8 @@ int hub_process_ask(int fd, const char *request, size_t n) {
         if (more <= 0) return 0;
         have += (size_t)more;
         got[have] = '\0';
-        const char *body = strstr(got, "\r\n\r\n"), *length = strcasestr(got, "Content-Length:");
-        if (body == NULL || length == NULL) continue;
+        const char *body = strstr(got, "\r\n\r\n"), *length = strstr(got, "Content-Length:");
+        if (body == NULL || length == NULL || length > body) continue;
         if (have >= (size_t)(body + 4 - got) + strtoul(length + 15, NULL, 10)) {
             (void)sscanf(got, "HTTP/1.1 %d", &http);
             return http;

@@ -23,7 +23,7 @@ static const char HELP[] = "beringia status - how a run is doing\n"
                            "\n"
                            "Colours only on a terminal, and not where NO_COLOR is set.\n";
 
-enum { BODY_MAX = 8 << 20, BAR_CELLS = 40, SPARK_MAX = 20 };
+enum { BODY_MAX = 64 << 20, BAR_CELLS = 40, SPARK_MAX = 20 };
 
 /* ---- Showing --------------------------------------------------------------------------------------------- */
 static double number(const json_t *o, const char *key) {

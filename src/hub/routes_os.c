@@ -11,7 +11,7 @@
 #include "hub/json_view.h"
 #include "wire/json.h"
 
-enum { ROUNDS_MAX = 1000, QUARANTINE_MAX = 1000, VIEW_BYTES_MAX = 4 << 20 };
+enum { ROUNDS_MAX = 1000, QUARANTINE_MAX = 1000, VIEW_BYTES_MAX = 64 << 20 };
 
 /* ---- Messages of sites ------------------------------------------------------------------------------ */
 enum MHD_Result reply_answer(struct exchange *x, const struct wire_answer *a) {

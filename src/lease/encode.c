@@ -240,19 +240,33 @@ static void delta_put(const struct delta *d, struct buf *out) {
     if (d->state == DELTA_STAGED) live_put(d->live, out);
 }
 
-/* Insertion sort by tok would be quadratic; a site's list is in order of tok already, so this
- * merges sites by always taking the smallest head. Sites are few. */
+/* Puts heads[at] where it belongs in a heap with the smallest tok on top. */
+static void heap_sink(struct lease **heads, uint32_t count, uint32_t at) {
+    struct lease *a = heads[at];
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= count) break;
+        if (child + 1 < count && heads[child + 1]->tok < heads[child]->tok) child++;
+        if (heads[child]->tok > a->tok) break;
+        heads[at] = heads[child];
+        at = child;
+    }
+    heads[at] = a;
+}
+
+/* By tok. A site's list is in that order already; its sites are merged through a heap of their heads,
+ * for with thousands of sites the hub stands still as long as this takes. */
 static void leases_put(const struct ledger *l, struct buf *out) {
+    uint32_t count = 0;
     buf_u32(out, l->leases_count);
-    AUTO_FREE struct lease **head = mem_alloc((size_t)l->sites_cap + 1, sizeof *head);
-    for (uint32_t s = 0; s < l->sites_cap; s++) head[s] = l->sites[s].first;
-    for (uint32_t i = 0; i < l->leases_count; i++) {
-        uint32_t best = l->sites_cap;
-        for (uint32_t s = 0; s < l->sites_cap; s++)
-            if (head[s] && (best == l->sites_cap || head[s]->tok < head[best]->tok)) best = s;
-        CHECK(best < l->sites_cap);
-        lease_put(head[best], out);
-        head[best] = head[best]->site_next;
+    AUTO_FREE struct lease **heads = mem_alloc((size_t)l->sites_cap + 1, sizeof *heads);
+    for (uint32_t s = 0; s < l->sites_cap; s++)
+        if (l->sites[s].first) heads[count++] = l->sites[s].first;
+    for (uint32_t i = count / 2; i > 0; i--) heap_sink(heads, count, i - 1);
+    while (count > 0) {
+        lease_put(heads[0], out);
+        heads[0] = heads[0]->site_next ? heads[0]->site_next : heads[--count];
+        if (count > 0) heap_sink(heads, count, 0);
     }
 }
 
