@@ -247,6 +247,7 @@ static bool next_commit(struct site_core *c, time_ns now) {
         if (d->state >= PENDING_STAGED) continue;
         if (d->state != PENDING_COMMIT || d->ask) return false; /* T3: in the order of the cuts */
         request_begin(c, now, WIRE_COMMIT)->u.commit = d->c;
+        d->sent = true;
         return true;
     }
     return false;

@@ -82,6 +82,7 @@ enum site_delta_state {
 struct site_delta {
     enum site_delta_state state;
     bool ask;      /* OUTCOME is to be asked before anything else happens with it */
+    bool sent;     /* a COMMIT left: a copy of it may arrive at any time, whatever was answered */
     bool ask_last; /* its leases are gone: if the hub does not know it now, it never will */
     struct wire_commit c;
     uint64_t known_at; /* STAGED: not merged in versions up to this one */

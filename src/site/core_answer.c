@@ -157,8 +157,7 @@ static void on_join(struct site_core *c, time_ns now, const struct wire_join_ans
  * under such a name is of the hub that was lost. */
 static void lease_of_lost_hub(struct site_core *c, const struct wire_lease *w, struct buf *notes) {
     struct site_lease *l = core_lease_find(c, w->tok);
-    if (l && l->w.nonce != w->nonce && l->cut == 0)
-        core_lease_drop(c, l, "of a hub that was lost", notes);
+    if (l && l->w.nonce != w->nonce) core_lease_drop(c, l, "of a hub that was lost", notes);
 }
 
 /* The rest of the lease that this contribution ended in is ours under a new name, or not at all. */

@@ -156,7 +156,7 @@ static void get_delta(struct reader *r, struct site_delta *d) {
         m->parts[i].done = get_u64(r);
     }
     m->skips_count = get_skips(r, m->skips);
-    d->ask = d->state < PENDING_MERGED; /* may have been committed after this was written */
+    d->ask = d->sent = d->state < PENDING_MERGED; /* may have been committed since it was written */
 }
 
 static void get_leases(struct reader *r, struct site_core *c) {

@@ -136,7 +136,8 @@ static bool rebase_known(const struct site_core *c, uint64_t version) {
     if (MUTANT(REBASE_BLIND)) return true;
     for (uint32_t i = 0; i < c->deltas_count; i++) {
         const struct site_delta *d = &c->deltas[i];
-        bool unsent = (d->state == PENDING_CUT || d->state == PENDING_UPLOAD) && !d->ask;
+        bool unsent = (d->state == PENDING_CUT || d->state == PENDING_UPLOAD) && !d->ask &&
+                      (!d->sent || MUTANT(UPLOAD_IS_UNSENT));
         bool staged = d->state == PENDING_STAGED && d->known_at >= version;
         if (!unsent && !staged && d->state != PENDING_MERGED) return false;
     }
