@@ -180,7 +180,10 @@ void net_request(struct sim *m, struct sim_proc *p, const struct wire_request *q
         x->is_answer = false;
         x->u.q = *q;
         if (m->w.real_bytes) request_as_bytes(m, &x->u.q);
-        sim_post(m, EV_TO_HUB, m->now + net_delay(m), p->index, 0)->msg = (uint16_t)(x - m->msg);
+        /* The first copy may come last, long after what was sent behind it. */
+        time_ns late = n > 1 && sim_draw(m, 0.5) ? sim_seconds(3 * sim_unit(m)) : 0;
+        sim_post(m, EV_TO_HUB, m->now + late + net_delay(m), p->index, 0)->msg =
+            (uint16_t)(x - m->msg);
     }
 }
 

@@ -112,6 +112,7 @@ static bool head_verified(struct sim *m, struct sim_hub *s) {
 
 static void start_command(struct sim *m, struct sim_hub *s) {
     struct hub_cmd start = {.kind = HUB_CMD_START};
+    s->stepped = clock_local(&s->clock, m->now); /* the machine is a new one */
     (void)hub_do(m, s, &start, NULL);
 }
 
@@ -343,7 +344,7 @@ static void take_out(struct sim *m, struct sim_hub *s) {
 static void awake(struct sim *m, struct sim_hub *s) {
     time_ns local = clock_local(&s->clock, m->now), gap = local - s->stepped;
     if (gap <= 0) return;
-    if (gap <= m->settings.ttl_ns / 4 && s->owner) m->awake += gap;
+    if (gap <= m->settings.ttl_ns / 4) m->awake += gap;
     s->stepped = local;
 }
 

@@ -6,7 +6,7 @@
 
 #define SIM_MUTANTS(X)                                                                             \
     X(NO_CONTAINMENT, 0, "a manifest may reach beyond its lease")                                  \
-    X(NO_FENCE, 1, "an earlier process of a site may go on")                                       \
+    X(NO_FENCE, 0, "an earlier process of a site may go on")                                       \
     X(NO_NONCE, 0, "the nonce of a lease is not looked at")                                        \
     X(PARTIAL, 0, "the part of a contribution that is still leased is accepted")                   \
     X(LEASE_NOT_ENDED, 0, "a contribution does not end its leases")                                \
@@ -44,10 +44,11 @@
     X(VOID_LIVELOCK, 0, "a reset makes void what was taken ahead, for ever")                       \
     X(NO_REJOIN_AFTER_ROLLBACK, 0, "a site ahead of the head is never told")                       \
     X(SKIPS_WAIT, 0, "a site waits for the merge of skips alone")                                  \
-    X(OLD_TERM_BELIEVED, 0, "a hub that was replaced is believed")                                 \
+    X(OLD_TERM_BELIEVED, 1, "a hub that was replaced is believed")                                 \
+    X(UPLOAD_IS_UNSENT, 0, "a COMMIT that was answered UPLOAD is taken as never sent")             \
     X(UNKNOWN_IS_REJECTED, 1, "an unknown outcome is taken as a refusal")                          \
     X(HB_SEQ_IGNORED, 1, "late heartbeats count")                                                  \
-    X(RESUME_KEEPS_ALL, 1, "a JOIN keeps leases that its site does not have")                      \
+    X(RESUME_KEEPS_ALL, 0, "a JOIN keeps leases that its site does not have")                      \
     X(SHRINK_NOT_KEPT, 1, "a site says SHRINK_OK and trains on")                                   \
     X(LEASE_NOT_REPEATED, 1, "a LEASE that comes again gets another lease")
 

@@ -148,10 +148,10 @@ static void on_reclaim(struct sim *m, const struct record_reclaim *r) {
     /* Exact only where a record is durable in the step that made it. */
     bool exact = m->w.f.append_s <= 0 && !m->folding && m->restores == 0;
     if (exact && r->reason == RECLAIM_LAPSED && m->awake - l->since < m->settings.ttl_ns)
-        sim_fail(
-            m,
-            "record %llu takes a lease before its site was silent for a TTL of the hub's own time",
-            (unsigned long long)m->model.seq);
+        sim_fail(m,
+                 "record %llu takes a lease after %.6f s of the hub's own time, the TTL is %.6f s",
+                 (unsigned long long)m->model.seq, (double)(m->awake - l->since) / NS_PER_S,
+                 (double)m->settings.ttl_ns / NS_PER_S);
     if (r->reason == RECLAIM_RETURNED) MARK(m, LEASE_RETURNED);
     if (r->reason != RECLAIM_SHRUNK) {
         lease_end(m, l, r->reason == RECLAIM_LAPSED, r->crashes_max);
