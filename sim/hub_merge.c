@@ -53,12 +53,11 @@ static void checkpoint_name(struct sim *m, struct sim_blob *b) {
 }
 
 /* BRG_OK, or E_CORRUPT with out_bad (-1: the parent). */
-static enum brg_status compute(struct sim *m, const struct sim_hub *s, const struct hub_plan *p,
+static enum brg_status compute(struct sim *m, bool void_plan, const struct hub_plan *p,
                                struct sim_blob **out, int *out_bad) {
     const struct sim_blob *parent = blob_find(m, &p->parent_checkpoint);
     *out_bad = -1;
-    if ((parent == NULL || !parent->present) && !s->owner)
-        return BRG_E_CORRUPT; /* not its store now */
+    if ((parent == NULL || !parent->present) && void_plan) return BRG_E_CORRUPT;
     if (parent == NULL || !parent->present) sim_fail(m, "I11: the parent of a merge is missing");
     if (parent->damaged || m->now < m->merge_fails_until) return BRG_E_CORRUPT;
     const float *delta[SIM_PLAN_PARTS];
@@ -68,7 +67,7 @@ static enum brg_status compute(struct sim *m, const struct sim_hub *s, const str
     for (uint32_t i = 0; i < p->parts_count; i++) {
         if (p->parts[i].part.tokens == 0) continue;
         const struct sim_blob *b = blob_find(m, &p->parts[i].blob);
-        if ((b == NULL || !b->present) && !s->owner) return BRG_E_CORRUPT;
+        if ((b == NULL || !b->present) && void_plan) return BRG_E_CORRUPT;
         if (b == NULL || !b->present) sim_fail(m, "I11: a planned contribution has no blob");
         if (b->damaged) {
             *out_bad = (int)i;
@@ -108,7 +107,9 @@ void merge_on_end(struct sim *m, struct sim_hub *s, uint64_t plan) {
     int bad = -1;
     if (!x->busy) return;
     x->busy = false;
-    if (compute(m, s, &x->plan, &b, &bad) != BRG_OK) {
+    /* Of a hub that lost its store, or made before a rebuild: nobody waits for it, files may be gone. */
+    bool void_plan = !s->owner || x->generation != s->generation;
+    if (compute(m, void_plan, &x->plan, &b, &bad) != BRG_OK) {
         tell_failed(m, s, x, bad);
         return;
     }
