@@ -221,7 +221,8 @@ static int run_mutants(const struct options *o, const char *only) {
            " seeds_max=%" PRIu64 " wall_s=%.1f\n",
            ARRAY_COUNT(mutants) - 1, killed, equivalent, survived, seeds,
            (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) / 1e9);
-    return survived > 0 && !o->quick ? 1 : 0;
+    /* In a tenth of the seeds a few are not found yet; the whole run is what counts. */
+    return survived > (o->quick ? 5 : 0) ? 1 : 0;
 }
 #endif
 
