@@ -118,6 +118,7 @@ void merge_on_end(struct sim *m, struct sim_hub *s, uint64_t plan) {
         return;
     }
     if (hub_crash_here(m, s, "the checkpoint is not adopted yet")) return;
+    if (!b->present) b->born = m->journal.last_seq;
     b->present = true;
     if (hub_crash_here(m, s, "between checkpoint and record")) {
         MARK(m, HUB_CRASH_CHECKPOINT);
