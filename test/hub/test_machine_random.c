@@ -88,8 +88,8 @@ static void do_commit(struct chaos *c, uint32_t s) {
     if (below(c, 3) == 0) kit_part_add(&q, &c->lease[below(c, c->leases)], below(c, 20));
     if (below(c, 8) == 0 && l->count > 0) {
         q.u.commit.skips_count = 1;
-        q.u.commit.skips[0].position =
-            l->epoch * c->k.s.positions + l->ranges[0].start + below(c, 3);
+        q.u.commit.skips[0].position = l->epoch * c->k.s.positions + l->ranges[0].start +
+                                       below(c, 3);
         q.u.commit.tokens -= KIT_SEQ_LEN;
     }
     q.u.commit.keep_rest = below(c, 2);

@@ -23,6 +23,7 @@
  * A cut holds bytes, as TCP would send them again after it; while one direction is cut the other
  * carries one window more, for its acknowledgements are lost. Loss is a pause of one round trip for
  * the bytes behind. Not here: slow start, back-off of retransmissions, datagrams. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -30,7 +31,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <arpa/inet.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -100,33 +100,30 @@ static struct control controls[CONTROLS_MAX];
 static uint64_t delay_ns, jitter_ns, stalled_until_ns, reset_after = NEVER;
 static double loss_stall;
 static int refuse, epoll_fd, listen_fd, control_fd = -1, running = 1;
-static uint64_t rng = 88172645463325252u, memory_bytes, memory_peak, accepted, resets, refused, lost;
+static uint64_t rng = 88172645463325252u, memory_bytes, memory_peak, accepted, resets, refused,
+                lost;
 static struct addrinfo *target;
 static volatile sig_atomic_t stop;
 
-static uint64_t now_ns(void)
-{
+static uint64_t now_ns(void) {
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static double chance(void)
-{
+static double chance(void) {
     rng ^= rng << 13;
     rng ^= rng >> 7;
     rng ^= rng << 17;
     return (double)(rng >> 11) / 9007199254740992.0;
 }
 
-static void die(const char *what)
-{
+static void die(const char *what) {
     fprintf(stderr, "link: %s: %s\n", what, strerror(errno));
     exit(2);
 }
 
-static void on_signal(int number)
-{
+static void on_signal(int number) {
     (void)number;
     stop = 1;
 }
@@ -154,34 +151,33 @@ static double rate_of(const char *word) /* 1gbit 100mbit 64kbit; bytes a second 
 
 /* ---- Connections --------------------------------------------------------------------------- */
 
-static void watch(int fd, void *cookie, uint32_t events)
-{
+static void watch(int fd, void *cookie, uint32_t events) {
     struct epoll_event event = {.events = events, .data.ptr = cookie};
     if (epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) die("epoll_ctl");
 }
 
-static void tune(int fd)
-{
+static void tune(int fd) {
     int one = 1, bytes = SOCKET_BUFFER_BYTES;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
     setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 }
 
-static void close_with_rst(int fd)
-{
+static void close_with_rst(int fd) {
     struct linger linger = {1, 0};
     setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger));
     close(fd);
 }
 
 /* Marks it; the sweep after the events frees it, for events of it may still be in hand. */
-static void connection_end(struct connection *c, int with_rst)
-{
+static void connection_end(struct connection *c, int with_rst) {
     if (c->dead) return;
     c->dead = 1;
     for (int d = 0; d < DIRECTIONS; d++) {
-        if (with_rst) close_with_rst(c->end[d].fd); else close(c->end[d].fd);
+        if (with_rst)
+            close_with_rst(c->end[d].fd);
+        else
+            close(c->end[d].fd);
         for (struct chunk *k = c->head[d], *next; k != NULL; k = next) {
             next = k->next;
             free(k);
@@ -192,8 +188,7 @@ static void connection_end(struct connection *c, int with_rst)
     resets += with_rst != 0;
 }
 
-static void sweep(void)
-{
+static void sweep(void) {
     for (size_t i = 0; i < connections_count;) {
         if (!connections[i]->dead) {
             i++;
@@ -204,11 +199,11 @@ static void sweep(void)
     }
 }
 
-static void connection_open(int fd)
-{
+static void connection_open(int fd) {
     accepted++;
     int other = refuse || connections_count == CONNECTIONS_MAX
-                    ? -1 : socket(target->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+                    ? -1
+                    : socket(target->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (other < 0) {
         refused++;
         close_with_rst(fd);
@@ -237,8 +232,7 @@ static void connection_open(int fd)
     watch(other, &c->end[DOWN], EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
 }
 
-static void accept_all(void)
-{
+static void accept_all(void) {
     for (;;) {
         int fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) return;
@@ -248,20 +242,17 @@ static void accept_all(void)
 
 /* ---- The two directions -------------------------------------------------------------------- */
 
-static size_t window(int d)
-{
+static size_t window(int d) {
     double bytes = dir[d].rate > 0 ? 2 * dir[d].rate * (double)delay_ns / 1e9 : 16e6;
     return bytes < 256e3 ? 256000 : bytes > 64e6 ? 64000000 : (size_t)bytes;
 }
 
-static double burst(int d)
-{
+static double burst(int d) {
     double bytes = dir[d].rate * 0.02; /* 20 ms: the loop may sleep that long on a busy machine */
     return bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
 }
 
-static void fill(int d, uint64_t now)
-{
+static void fill(int d, uint64_t now) {
     struct direction *x = &dir[d];
     if (x->rate > 0) {
         x->tokens += x->rate * (double)(now - x->filled_ns) / 1e9;
@@ -270,8 +261,7 @@ static void fill(int d, uint64_t now)
     x->filled_ns = now;
 }
 
-static void enqueue(struct connection *c, int d, struct chunk *k, uint64_t now)
-{
+static void enqueue(struct connection *c, int d, struct chunk *k, uint64_t now) {
     uint64_t due = (now > c->ready_ns ? now : c->ready_ns) + delay_ns;
     if (jitter_ns > 0) due += (uint64_t)(chance() * (double)jitter_ns);
     if (loss_stall > 0 && k->bytes > 0 &&
@@ -290,8 +280,7 @@ static void enqueue(struct connection *c, int d, struct chunk *k, uint64_t now)
 }
 
 /* Takes at most one chunk from the socket. Returns whether there may be more. */
-static int take(struct connection *c, int d, uint64_t now)
-{
+static int take(struct connection *c, int d, uint64_t now) {
     struct end *from = &c->end[d];
     struct direction *x = &dir[d];
     int other_cut = dir[!d].cut;
@@ -307,8 +296,10 @@ static int take(struct connection *c, int d, uint64_t now)
     ssize_t n = recv(from->fd, k->data, want, 0);
     if (n < 0) {
         free(k);
-        if (errno == EAGAIN || errno == EINTR) from->readable = 0;
-        else connection_end(c, 1);
+        if (errno == EAGAIN || errno == EINTR)
+            from->readable = 0;
+        else
+            connection_end(c, 1);
         return 0;
     }
     /* A short read is kept in a block of its size: else many small ones fill the memory. */
@@ -326,8 +317,7 @@ static int take(struct connection *c, int d, uint64_t now)
 }
 
 /* Sends what is due. */
-static void give(struct connection *c, int d, uint64_t now)
-{
+static void give(struct connection *c, int d, uint64_t now) {
     struct end *to = &c->end[!d];
     while (!c->dead && c->head[d] != NULL && !dir[d].cut && to->writable && !to->connecting) {
         struct chunk *k = c->head[d];
@@ -344,8 +334,10 @@ static void give(struct connection *c, int d, uint64_t now)
         if (left > reset_after) left = (size_t)reset_after;
         ssize_t n = left > 0 ? send(to->fd, k->data + k->sent, left, MSG_NOSIGNAL) : 0;
         if (n < 0) {
-            if (errno == EAGAIN || errno == EINTR) to->writable = 0;
-            else connection_end(c, 1);
+            if (errno == EAGAIN || errno == EINTR)
+                to->writable = 0;
+            else
+                connection_end(c, 1);
             return;
         }
         k->sent += (size_t)n;
@@ -366,8 +358,7 @@ static void give(struct connection *c, int d, uint64_t now)
 
 /* One turn: all connections give, then take in turns, a chunk each, until nobody may. The one that
  * begins moves on, so that a scarce bucket serves all. */
-static void turn(uint64_t now)
-{
+static void turn(uint64_t now) {
     if (now < stalled_until_ns) return;
     fill(UP, now);
     fill(DOWN, now);
@@ -393,14 +384,14 @@ static void turn(uint64_t now)
 }
 
 /* When there is something to do without a new event. */
-static uint64_t next_ns(uint64_t now)
-{
+static uint64_t next_ns(uint64_t now) {
     if (now < stalled_until_ns) return stalled_until_ns;
     uint64_t next = NEVER;
     for (size_t i = 0; i < connections_count; i++) {
         const struct connection *c = connections[i];
         for (int d = 0; d < DIRECTIONS; d++) {
-            if (c->head[d] != NULL && !dir[d].cut && c->end[!d].writable && c->head[d]->due_ns < next) {
+            if (c->head[d] != NULL && !dir[d].cut && c->end[!d].writable &&
+                c->head[d]->due_ns < next) {
                 next = c->head[d]->due_ns;
             }
             if (c->end[d].readable && !c->end[d].eof && !c->end[d].connecting && !dir[d].cut &&
@@ -417,17 +408,16 @@ static uint64_t next_ns(uint64_t now)
 
 /* ---- Commands ------------------------------------------------------------------------------ */
 
-static void stats_print(int fd)
-{
+static void stats_print(int fd) {
     dprintf(fd,
-            "bytes_up=%" PRIu64 " bytes_down=%" PRIu64 " accepted=%" PRIu64 " open=%zu resets=%" PRIu64
-            " refused=%" PRIu64 " lost=%" PRIu64 " queued=%" PRIu64 " queued_peak=%" PRIu64 "\n",
-            dir[UP].bytes, dir[DOWN].bytes, accepted, connections_count, resets, refused, lost, memory_bytes,
-            memory_peak);
+            "bytes_up=%" PRIu64 " bytes_down=%" PRIu64 " accepted=%" PRIu64
+            " open=%zu resets=%" PRIu64 " refused=%" PRIu64 " lost=%" PRIu64 " queued=%" PRIu64
+            " queued_peak=%" PRIu64 "\n",
+            dir[UP].bytes, dir[DOWN].bytes, accepted, connections_count, resets, refused, lost,
+            memory_bytes, memory_peak);
 }
 
-static void cut(int up, int down)
-{
+static void cut(int up, int down) {
     dir[UP].cut = up;
     dir[DOWN].cut = down;
     for (size_t i = 0; i < connections_count; i++) {
@@ -435,8 +425,7 @@ static void cut(int up, int down)
     }
 }
 
-static int reset(const char *who, const char *number)
-{
+static int reset(const char *who, const char *number) {
     if (strcmp(who, "after") == 0) {
         reset_after = strtoull(number, NULL, 10);
         return reset_after > 0;
@@ -445,35 +434,45 @@ static int reset(const char *who, const char *number)
         connection_end(connections[(size_t)(chance() * (double)connections_count)], 1);
         return 1;
     }
-    for (size_t i = 0; strcmp(who, "all") == 0 && i < connections_count; i++) connection_end(connections[i], 1);
+    for (size_t i = 0; strcmp(who, "all") == 0 && i < connections_count; i++)
+        connection_end(connections[i], 1);
     return strcmp(who, "all") == 0;
 }
 
 /* Returns 0 for a command that is not known. */
-static int command(char *line, int out)
-{
+static int command(char *line, int out) {
     char word[64] = "", a[64] = "", b[64] = "";
     if (sscanf(line, "%63s %63s %63s", word, a, b) < 1) return 1;
-    if (strcmp(word, "cut") == 0) cut(strcmp(a, "down") != 0, strcmp(a, "up") != 0);
-    else if (strcmp(word, "heal") == 0) cut(0, 0);
-    else if (strcmp(word, "stall") == 0) stalled_until_ns = now_ns() + span_of(a);
-    else if (strcmp(word, "reset") == 0) return reset(a, b);
-    else if (strcmp(word, "refuse") == 0) refuse = strcmp(a, "on") == 0;
-    else if (strcmp(word, "delay") == 0) delay_ns = span_of(a);
-    else if (strcmp(word, "jitter") == 0) jitter_ns = span_of(a);
-    else if (strcmp(word, "loss-stall") == 0) loss_stall = strtod(a, NULL);
-    else if (strcmp(word, "stats") == 0) stats_print(out);
-    else if (strcmp(word, "quit") == 0) running = 0;
+    if (strcmp(word, "cut") == 0)
+        cut(strcmp(a, "down") != 0, strcmp(a, "up") != 0);
+    else if (strcmp(word, "heal") == 0)
+        cut(0, 0);
+    else if (strcmp(word, "stall") == 0)
+        stalled_until_ns = now_ns() + span_of(a);
+    else if (strcmp(word, "reset") == 0)
+        return reset(a, b);
+    else if (strcmp(word, "refuse") == 0)
+        refuse = strcmp(a, "on") == 0;
+    else if (strcmp(word, "delay") == 0)
+        delay_ns = span_of(a);
+    else if (strcmp(word, "jitter") == 0)
+        jitter_ns = span_of(a);
+    else if (strcmp(word, "loss-stall") == 0)
+        loss_stall = strtod(a, NULL);
+    else if (strcmp(word, "stats") == 0)
+        stats_print(out);
+    else if (strcmp(word, "quit") == 0)
+        running = 0;
     else if (strcmp(word, "rate") == 0) {
         if (strcmp(b, "down") != 0) dir[UP].rate = rate_of(a);
         if (strcmp(b, "up") != 0) dir[DOWN].rate = rate_of(a);
         dir[UP].tokens = dir[DOWN].tokens = 0;
-    } else return 0;
+    } else
+        return 0;
     return 1;
 }
 
-static void control_read(struct control *x)
-{
+static void control_read(struct control *x) {
     for (;;) {
         ssize_t n = read(x->fd, x->line + x->bytes, sizeof(x->line) - 1 - x->bytes);
         if (n < 0) return;
@@ -489,18 +488,19 @@ static void control_read(struct control *x)
             *end = '\0';
             int stats = strncmp(x->line, "stats", 5) == 0;
             int known = command(x->line, x->out);
-            if (!known) dprintf(x->out, "unknown: %s\n", x->line);
-            else if (!stats && x->out != STDOUT_FILENO) dprintf(x->out, "ok\n");
+            if (!known)
+                dprintf(x->out, "unknown: %s\n", x->line);
+            else if (!stats && x->out != STDOUT_FILENO)
+                dprintf(x->out, "ok\n");
             x->bytes -= (size_t)(end + 1 - x->line);
             memmove(x->line, end + 1, x->bytes + 1);
         }
         if (x->bytes == sizeof(x->line) - 1) x->bytes = 0; /* no command is so long */
-        if (x->fd == STDIN_FILENO) return; /* it may block */
+        if (x->fd == STDIN_FILENO) return;                 /* it may block */
     }
 }
 
-static void control_open(int fd, int out)
-{
+static void control_open(int fd, int out) {
     for (int i = 0; i < CONTROLS_MAX; i++) {
         if (controls[i].fd >= 0) continue;
         controls[i] = (struct control){.fd = fd, .out = out};
@@ -514,8 +514,7 @@ static void control_open(int fd, int out)
 
 /* ---- Start --------------------------------------------------------------------------------- */
 
-static struct addrinfo *resolve(const char *text)
-{
+static struct addrinfo *resolve(const char *text) {
     char host[256];
     snprintf(host, sizeof(host), "%s", text);
     char *port = strrchr(host, ':');
@@ -532,15 +531,15 @@ static struct addrinfo *resolve(const char *text)
     return found;
 }
 
-static void listen_on(const char *text)
-{
+static void listen_on(const char *text) {
     struct addrinfo *at = resolve(text);
     struct sockaddr_in bound;
     socklen_t bytes = sizeof(bound);
     int one = 1;
     listen_fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     setsockopt(listen_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(listen_fd, at->ai_addr, at->ai_addrlen) != 0 || listen(listen_fd, 4096) != 0) die(text);
+    if (bind(listen_fd, at->ai_addr, at->ai_addrlen) != 0 || listen(listen_fd, 4096) != 0)
+        die(text);
     memset(&bound, 0, sizeof(bound));
     getsockname(listen_fd, (struct sockaddr *)&bound, &bytes);
     char host[INET_ADDRSTRLEN] = "";
@@ -551,34 +550,38 @@ static void listen_on(const char *text)
     freeaddrinfo(at);
 }
 
-static void control_listen(const char *path)
-{
+static void control_listen(const char *path) {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     snprintf(at.sun_path, sizeof(at.sun_path), "%s", path);
     unlink(path);
     control_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (bind(control_fd, (struct sockaddr *)&at, sizeof(at)) != 0 || listen(control_fd, 8) != 0) die(path);
+    if (bind(control_fd, (struct sockaddr *)&at, sizeof(at)) != 0 || listen(control_fd, 8) != 0)
+        die(path);
     watch(control_fd, &control_fd, EPOLLIN);
 }
 
-static void start(int argc, char **argv)
-{
+static void start(int argc, char **argv) {
     const char *to = NULL, *at = "127.0.0.1:0", *socket_path = NULL;
     char line[LINE_BYTES_MAX];
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *value = argv[i + 1];
-        if (strcmp(argv[i], "--to") == 0) to = value;
-        else if (strcmp(argv[i], "--listen") == 0) at = value;
-        else if (strcmp(argv[i], "--control") == 0) socket_path = strcmp(value, "stdin") != 0 ? value : NULL;
-        else if (strcmp(argv[i], "--seed") == 0) rng ^= strtoull(value, NULL, 10) * 2654435761u;
+        if (strcmp(argv[i], "--to") == 0)
+            to = value;
+        else if (strcmp(argv[i], "--listen") == 0)
+            at = value;
+        else if (strcmp(argv[i], "--control") == 0)
+            socket_path = strcmp(value, "stdin") != 0 ? value : NULL;
+        else if (strcmp(argv[i], "--seed") == 0)
+            rng ^= strtoull(value, NULL, 10) * 2654435761u;
         else if (strncmp(argv[i], "--", 2) == 0) {
             snprintf(line, sizeof(line), "%s %s", argv[i] + 2, value);
             if (!command(line, STDERR_FILENO)) to = NULL, i = argc;
         }
     }
     if (to == NULL || argc % 2 == 0) {
-        fprintf(stderr, "usage: link --to HOST:PORT [--listen 127.0.0.1:0] [--delay 45ms] [--jitter 5ms] "
-                        "[--rate 1gbit] [--loss-stall P] [--seed N] [--control SOCKET]\n");
+        fprintf(stderr,
+                "usage: link --to HOST:PORT [--listen 127.0.0.1:0] [--delay 45ms] [--jitter 5ms] "
+                "[--rate 1gbit] [--loss-stall P] [--seed N] [--control SOCKET]\n");
         exit(2);
     }
     /* Two descriptors a connection. */
@@ -600,37 +603,36 @@ static void start(int argc, char **argv)
     sigaction(SIGINT, &act, NULL);
 }
 
-static void end_event(struct end *e, uint32_t events)
-{
+static void end_event(struct end *e, uint32_t events) {
     if (e->of->dead) return;
     int error = 0;
     socklen_t bytes = sizeof(error);
     if ((events & EPOLLERR) != 0) {
         getsockopt(e->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
-        connection_end(e->of, 1); /* refused, or reset by its peer: the other side sees a reset too */
+        connection_end(e->of,
+                       1); /* refused, or reset by its peer: the other side sees a reset too */
         return;
     }
     if ((events & EPOLLOUT) != 0) e->writable = 1, e->connecting = 0;
     if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP)) != 0) e->readable = 1;
 }
 
-static void event_handle(const struct epoll_event *event)
-{
+static void event_handle(const struct epoll_event *event) {
     void *cookie = event->data.ptr;
     if (cookie == &listen_fd) {
         accept_all();
     } else if (cookie == &control_fd) {
         int fd = accept4(control_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) control_open(fd, fd);
-    } else if ((char *)cookie >= (char *)controls && (char *)cookie < (char *)(controls + CONTROLS_MAX)) {
+    } else if ((char *)cookie >= (char *)controls &&
+               (char *)cookie < (char *)(controls + CONTROLS_MAX)) {
         control_read(cookie);
     } else {
         end_event(cookie, event->events);
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     start(argc, argv);
     static struct epoll_event events[512];
     uint64_t next = NEVER;

@@ -40,7 +40,8 @@ static const char *const name_of[CLOCKS] = {"realtime", "monotonic", "boottime"}
 struct bent {
     int64_t offset_ns; /* as asked for */
     double rate;
-    int64_t since_ns, drift_ns; /* true time of the last change; what the rate had made until then */
+    int64_t since_ns,
+        drift_ns; /* true time of the last change; what the rate had made until then */
 };
 static struct bent bent[CLOCKS] = {{0, 1, 0, 0}, {0, 1, 0, 0}, {0, 1, 0, 0}};
 static struct timespec file_time;
@@ -48,23 +49,20 @@ static off_t file_bytes = -1;
 static int64_t checked_ns;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int64_t true_ns(clockid_t clock)
-{
+static int64_t true_ns(clockid_t clock) {
     struct timespec ts;
     syscall(SYS_clock_gettime, clock, &ts);
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-static int64_t bent_ns(int which, int64_t now)
-{
+static int64_t bent_ns(int which, int64_t now) {
     const struct bent *b = &bent[which];
     if (b->since_ns == 0) return now;
     double gain = (b->rate - 1) * (double)(now - b->since_ns);
     return now + b->offset_ns + b->drift_ns + (int64_t)gain;
 }
 
-static void change(int which, double offset_s, double rate)
-{
+static void change(int which, double offset_s, double rate) {
     struct bent *b = &bent[which];
     int64_t now = true_ns(base_of[which]);
     b->drift_ns = b->since_ns == 0 ? 0 : bent_ns(which, now) - now - b->offset_ns;
@@ -73,8 +71,7 @@ static void change(int which, double offset_s, double rate)
     b->rate = rate;
 }
 
-static void file_read(const char *path)
-{
+static void file_read(const char *path) {
     static char text[4096];
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0) return;
@@ -93,8 +90,7 @@ static void file_read(const char *path)
 }
 
 /* The file is looked at once in a true millisecond: clocks are read often. */
-static void refresh(void)
-{
+static void refresh(void) {
     const char *path = getenv("BERINGIA_CLOCK");
     struct stat st;
     int64_t now = true_ns(CLOCK_MONOTONIC);
@@ -110,8 +106,7 @@ static void refresh(void)
     file_read(path);
 }
 
-static int which_of(clockid_t clock)
-{
+static int which_of(clockid_t clock) {
     switch (clock) {
     case CLOCK_REALTIME:
     case CLOCK_REALTIME_COARSE:
@@ -124,8 +119,7 @@ static int which_of(clockid_t clock)
     }
 }
 
-EXPORT int clock_gettime(clockid_t clock, struct timespec *out)
-{
+EXPORT int clock_gettime(clockid_t clock, struct timespec *out) {
     int which = which_of(clock);
     int rc = (int)syscall(SYS_clock_gettime, clock, out);
     if (rc != 0 || which < 0) return rc;
@@ -139,8 +133,7 @@ EXPORT int clock_gettime(clockid_t clock, struct timespec *out)
     return 0;
 }
 
-EXPORT int gettimeofday(struct timeval *out, void *zone)
-{
+EXPORT int gettimeofday(struct timeval *out, void *zone) {
     struct timespec ts;
     (void)zone;
     clock_gettime(CLOCK_REALTIME, &ts);
@@ -149,8 +142,7 @@ EXPORT int gettimeofday(struct timeval *out, void *zone)
     return 0;
 }
 
-EXPORT time_t time(time_t *out)
-{
+EXPORT time_t time(time_t *out) {
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     if (out != NULL) *out = ts.tv_sec;
@@ -159,12 +151,13 @@ EXPORT time_t time(time_t *out)
 
 /* ---- Waits for a moment -------------------------------------------------------------------- */
 
-static int64_t apart(int64_t a, int64_t b) { return a > b ? a - b : b - a; }
+static int64_t apart(int64_t a, int64_t b) {
+    return a > b ? a - b : b - a;
+}
 
 /* The true moment at which the bent clock will show *bent_at. Which clock a condition variable or a
  * timer goes by is not visible here: it is the one whose reading is nearest. */
-static struct timespec true_moment(const struct timespec *bent_at, int which)
-{
+static struct timespec true_moment(const struct timespec *bent_at, int which) {
     int64_t want = (int64_t)bent_at->tv_sec * 1000000000 + bent_at->tv_nsec;
     pthread_mutex_lock(&lock);
     refresh();
@@ -189,15 +182,15 @@ static struct timespec true_moment(const struct timespec *bent_at, int which)
 /* The next definition of a name; the detour is POSIX's own way round ISO C. */
 #define NEXT(pointer, name) (*(void **)&(pointer) = dlsym(RTLD_NEXT, name))
 
-EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *ts, struct timespec *rest)
-{
+EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *ts,
+                           struct timespec *rest) {
     struct timespec at = *ts;
     if ((flags & TIMER_ABSTIME) != 0 && which_of(clock) >= 0) at = true_moment(ts, which_of(clock));
     return syscall(SYS_clock_nanosleep, clock, flags, &at, rest) == 0 ? 0 : errno;
 }
 
-EXPORT int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const struct timespec *ts)
-{
+EXPORT int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m,
+                                  const struct timespec *ts) {
     static int (*next)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
     if (next == NULL) *(void **)&next = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
     if (next == NULL) NEXT(next, "pthread_cond_timedwait"); /* other machines have one version */
@@ -206,40 +199,36 @@ EXPORT int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const s
 }
 
 EXPORT int pthread_cond_clockwait(pthread_cond_t *c, pthread_mutex_t *m, clockid_t clock,
-                                  const struct timespec *ts)
-{
+                                  const struct timespec *ts) {
     static int (*next)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
     if (next == NULL) NEXT(next, "pthread_cond_clockwait");
     struct timespec at = true_moment(ts, which_of(clock));
     return next(c, m, clock, &at);
 }
 
-EXPORT int sem_timedwait(sem_t *s, const struct timespec *ts)
-{
+EXPORT int sem_timedwait(sem_t *s, const struct timespec *ts) {
     static int (*next)(sem_t *, const struct timespec *);
     if (next == NULL) NEXT(next, "sem_timedwait");
     struct timespec at = true_moment(ts, 0);
     return next(s, &at);
 }
 
-EXPORT int sem_clockwait(sem_t *s, clockid_t clock, const struct timespec *ts)
-{
+EXPORT int sem_clockwait(sem_t *s, clockid_t clock, const struct timespec *ts) {
     static int (*next)(sem_t *, clockid_t, const struct timespec *);
     if (next == NULL) NEXT(next, "sem_clockwait");
     struct timespec at = true_moment(ts, which_of(clock));
     return next(s, clock, &at);
 }
 
-EXPORT int pthread_mutex_timedlock(pthread_mutex_t *m, const struct timespec *ts)
-{
+EXPORT int pthread_mutex_timedlock(pthread_mutex_t *m, const struct timespec *ts) {
     static int (*next)(pthread_mutex_t *, const struct timespec *);
     if (next == NULL) NEXT(next, "pthread_mutex_timedlock");
     struct timespec at = true_moment(ts, 0);
     return next(m, &at);
 }
 
-EXPORT int timerfd_settime(int fd, int flags, const struct itimerspec *new, struct itimerspec *old)
-{
+EXPORT int timerfd_settime(int fd, int flags, const struct itimerspec *new,
+                           struct itimerspec *old) {
     struct itimerspec its = *new;
     int armed = new->it_value.tv_sec != 0 || new->it_value.tv_nsec != 0;
     if ((flags & TFD_TIMER_ABSTIME) != 0 && armed) its.it_value = true_moment(&new->it_value, -1);

@@ -43,8 +43,7 @@ static uint64_t kept_count;
 
 /* ---- The control file ---------------------------------------------------------------------- */
 
-static void log_reopen(void)
-{
+static void log_reopen(void) {
     if (strcmp(log_open, rules.log) == 0) return;
     if (log_fd >= 0) syscall(SYS_close, log_fd);
     log_fd = -1;
@@ -57,7 +56,10 @@ static void log_reopen(void)
                           0600);
     /* Far from the numbers that a program expects to get, or closes in a loop. */
     log_fd = fcntl(fd, F_DUPFD_CLOEXEC, 900);
-    if (log_fd < 0) log_fd = fd; else syscall(SYS_close, fd);
+    if (log_fd < 0)
+        log_fd = fd;
+    else
+        syscall(SYS_close, fd);
     if (log_fd < 0) {
         fprintf(stderr, "faultfs: cannot open the log %s\n", log_open);
         abort();
@@ -65,8 +67,7 @@ static void log_reopen(void)
 }
 
 /* Called with the lock held, before every call that is looked at. */
-static int awake(void)
-{
+static int awake(void) {
     const char *control = getenv("BERINGIA_FAULTFS");
     struct stat st;
     if (control == NULL || stat(control, &st) != 0) return 0;
@@ -89,8 +90,7 @@ static int awake(void)
 
 /* ---- Names --------------------------------------------------------------------------------- */
 
-static int path_of_fd(int fd, char out[PATH_MAX])
-{
+static int path_of_fd(int fd, char out[PATH_MAX]) {
     char name[64];
     snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
     ssize_t n = readlink(name, out, PATH_MAX - 1);
@@ -100,11 +100,11 @@ static int path_of_fd(int fd, char out[PATH_MAX])
 }
 
 /* The absolute name: the directory resolved, the last part as it is. */
-static int path_of(int dirfd, const char *path, char out[PATH_MAX])
-{
+static int path_of(int dirfd, const char *path, char out[PATH_MAX]) {
     char dir[PATH_MAX] = "";
     if (path[0] != '/') {
-        if (dirfd == AT_FDCWD ? getcwd(dir, sizeof(dir)) == NULL : !path_of_fd(dirfd, dir)) return 0;
+        if (dirfd == AT_FDCWD ? getcwd(dir, sizeof(dir)) == NULL : !path_of_fd(dirfd, dir))
+            return 0;
     }
     char joined[2 * PATH_MAX];
     snprintf(joined, sizeof(joined), "%s%s%s", dir, path[0] == '/' ? "" : "/", path);
@@ -116,14 +116,12 @@ static int path_of(int dirfd, const char *path, char out[PATH_MAX])
     return n > 0 && n < PATH_MAX;
 }
 
-static uint64_t inode_of(const char *path)
-{
+static uint64_t inode_of(const char *path) {
     struct stat st;
     return lstat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-static uint64_t dir_inode_of(const char *path)
-{
+static uint64_t dir_inode_of(const char *path) {
     char dir[PATH_MAX];
     snprintf(dir, sizeof(dir), "%s", path);
     char *slash = strrchr(dir, '/');
@@ -132,20 +130,21 @@ static uint64_t dir_inode_of(const char *path)
     return inode_of(dir);
 }
 
-static int logged(const char *path)
-{
+static int logged(const char *path) {
     return log_fd >= 0 && strncmp(path, rules.root, strlen(rules.root)) == 0 &&
            strncmp(path, log_open, strlen(log_open)) != 0;
 }
 
 /* ---- The log ------------------------------------------------------------------------------- */
 
-static void append(struct undo_head head, const char *path, const char *path2, const void *data)
-{
+static void append(struct undo_head head, const char *path, const char *path2, const void *data) {
     head.magic = UNDO_MAGIC;
     head.path_bytes = (uint32_t)strlen(path);
     head.path2_bytes = (uint32_t)strlen(path2);
-    union { const void *in; void *out; } body = {.in = data}, p1 = {.in = path}, p2 = {.in = path2};
+    union {
+        const void *in;
+        void *out;
+    } body = {.in = data}, p1 = {.in = path}, p2 = {.in = path2};
     struct iovec part[4] = {{&head, sizeof(head)},
                             {p1.out, head.path_bytes},
                             {p2.out, head.path2_bytes},
@@ -158,8 +157,7 @@ static void append(struct undo_head head, const char *path, const char *path2, c
 }
 
 static void log_name(enum undo_kind kind, uint64_t inode, const char *path, const char *path2,
-                     const char *kept)
-{
+                     const char *kept) {
     struct undo_head head = {.kind = kind, .inode = inode, .dir = dir_inode_of(path)};
     head.dir2 = kind == UNDO_RENAME ? dir_inode_of(path2) : head.dir;
     head.data_bytes = strlen(kept);
@@ -167,19 +165,18 @@ static void log_name(enum undo_kind kind, uint64_t inode, const char *path, cons
 }
 
 /* Gives the inode at path a second name, so that it outlives its first. */
-static void keep(const char *path, char out[PATH_MAX])
-{
+static void keep(const char *path, char out[PATH_MAX]) {
     struct stat st;
     out[0] = '\0';
     if (lstat(path, &st) != 0 || S_ISDIR(st.st_mode)) return;
-    snprintf(out, PATH_MAX, "%.1023s.kept/%ld.%lu", log_open, (long)getpid(), (unsigned long)++kept_count);
+    snprintf(out, PATH_MAX, "%.1023s.kept/%ld.%lu", log_open, (long)getpid(),
+             (unsigned long)++kept_count);
     if (syscall(SYS_linkat, AT_FDCWD, path, AT_FDCWD, out, 0) != 0) out[0] = '\0';
 }
 
 /* The old bytes of [from, to), before a write or a truncate changes them. */
 static void log_bytes(enum undo_kind kind, int fd, const char *path, uint64_t from, uint64_t length,
-                      uint64_t to, const struct stat *st)
-{
+                      uint64_t to, const struct stat *st) {
     struct undo_head head = {.kind = kind,
                              .inode = (uint64_t)st->st_ino,
                              .offset = from,
@@ -193,8 +190,8 @@ static void log_bytes(enum undo_kind kind, int fd, const char *path, uint64_t fr
         snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
         int reader = (int)syscall(SYS_openat, AT_FDCWD, name, O_RDONLY | O_CLOEXEC, 0);
         old = malloc((size_t)(to - from));
-        ssize_t n = old != NULL && reader >= 0
-                        ? pread(reader, old, (size_t)(to - from), (off_t)from) : -1;
+        ssize_t n =
+            old != NULL && reader >= 0 ? pread(reader, old, (size_t)(to - from), (off_t)from) : -1;
         if (reader >= 0) syscall(SYS_close, reader);
         if (n < 0) {
             fprintf(stderr, "faultfs: cannot read back %s\n", path);
@@ -209,8 +206,7 @@ static void log_bytes(enum undo_kind kind, int fd, const char *path, uint64_t fr
 /* ---- Writes -------------------------------------------------------------------------------- */
 
 /* Before a write: what may be written, or -1 with errno. at < 0: at the file's own offset. */
-static ssize_t before_write(int fd, size_t bytes, off_t at, int *out_sync)
-{
+static ssize_t before_write(int fd, size_t bytes, off_t at, int *out_sync) {
     char path[PATH_MAX];
     struct stat st;
     *out_sync = 0;
@@ -232,15 +228,13 @@ static ssize_t before_write(int fd, size_t bytes, off_t at, int *out_sync)
     return (ssize_t)room;
 }
 
-static void after_write(int fd, int sync)
-{
+static void after_write(int fd, int sync) {
     struct stat st;
     if (!sync || fstat(fd, &st) != 0) return;
     append((struct undo_head){.kind = UNDO_SYNC, .inode = (uint64_t)st.st_ino}, "", "", NULL);
 }
 
-EXPORT ssize_t write(int fd, const void *data, size_t bytes)
-{
+EXPORT ssize_t write(int fd, const void *data, size_t bytes) {
     int sync;
     struct stat st;
     /* Pipes and sockets go by without the lock: they may block for long, and a signal handler may
@@ -254,8 +248,7 @@ EXPORT ssize_t write(int fd, const void *data, size_t bytes)
     return n;
 }
 
-EXPORT ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
-{
+EXPORT ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
     int sync;
     pthread_mutex_lock(&lock);
     ssize_t n = before_write(fd, bytes, at, &sync);
@@ -265,14 +258,12 @@ EXPORT ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at)
     return n;
 }
 
-EXPORT ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at)
-{
+EXPORT ssize_t pwrite64(int fd, const void *data, size_t bytes, off64_t at) {
     return pwrite(fd, data, bytes, at);
 }
 
 /* A vector is written part by part as far as it goes: for the caller that is a short write. */
-static ssize_t write_parts(int fd, const struct iovec *part, int count, off_t at)
-{
+static ssize_t write_parts(int fd, const struct iovec *part, int count, off_t at) {
     ssize_t done = 0;
     for (int i = 0; i < count; i++) {
         if (part[i].iov_len == 0) continue;
@@ -285,35 +276,30 @@ static ssize_t write_parts(int fd, const struct iovec *part, int count, off_t at
     return done;
 }
 
-EXPORT ssize_t writev(int fd, const struct iovec *part, int count)
-{
+EXPORT ssize_t writev(int fd, const struct iovec *part, int count) {
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return syscall(SYS_writev, fd, part, count);
     return write_parts(fd, part, count, -1);
 }
 
-EXPORT ssize_t pwritev(int fd, const struct iovec *part, int count, off_t at)
-{
+EXPORT ssize_t pwritev(int fd, const struct iovec *part, int count, off_t at) {
     return write_parts(fd, part, count, at);
 }
 
-EXPORT ssize_t pwritev64(int fd, const struct iovec *part, int count, off64_t at)
-{
+EXPORT ssize_t pwritev64(int fd, const struct iovec *part, int count, off64_t at) {
     return write_parts(fd, part, count, at);
 }
 
 /* ---- Sizes --------------------------------------------------------------------------------- */
 
-static void before_truncate(int fd, off_t to)
-{
+static void before_truncate(int fd, off_t to) {
     char path[PATH_MAX];
     struct stat st;
     if (!awake() || fstat(fd, &st) != 0 || !path_of_fd(fd, path) || !logged(path)) return;
     log_bytes(UNDO_TRUNCATE, fd, path, (uint64_t)to, 0, (uint64_t)st.st_size, &st);
 }
 
-EXPORT int ftruncate(int fd, off_t to)
-{
+EXPORT int ftruncate(int fd, off_t to) {
     pthread_mutex_lock(&lock);
     before_truncate(fd, to);
     int rc = (int)syscall(SYS_ftruncate, fd, to);
@@ -321,10 +307,11 @@ EXPORT int ftruncate(int fd, off_t to)
     return rc;
 }
 
-EXPORT int ftruncate64(int fd, off64_t to) { return ftruncate(fd, to); }
+EXPORT int ftruncate64(int fd, off64_t to) {
+    return ftruncate(fd, to);
+}
 
-EXPORT int truncate(const char *path, off_t to)
-{
+EXPORT int truncate(const char *path, off_t to) {
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CLOEXEC, 0);
     if (fd < 0) return -1;
     int rc = ftruncate(fd, to);
@@ -332,10 +319,11 @@ EXPORT int truncate(const char *path, off_t to)
     return rc;
 }
 
-EXPORT int truncate64(const char *path, off64_t to) { return truncate(path, to); }
+EXPORT int truncate64(const char *path, off64_t to) {
+    return truncate(path, to);
+}
 
-EXPORT int fallocate(int fd, int mode, off_t at, off_t bytes)
-{
+EXPORT int fallocate(int fd, int mode, off_t at, off_t bytes) {
     char path[PATH_MAX];
     struct stat st;
     int error = 0;
@@ -343,7 +331,8 @@ EXPORT int fallocate(int fd, int mode, off_t at, off_t bytes)
     if (awake() && fstat(fd, &st) == 0 && path_of_fd(fd, path)) {
         error = rules_error(&rules, CALL_WRITE, path);
         if (error == 0 && logged(path)) {
-            log_bytes(UNDO_WRITE, fd, path, (uint64_t)at, (mode & FALLOC_FL_KEEP_SIZE) != 0 ? 0 : (uint64_t)bytes,
+            log_bytes(UNDO_WRITE, fd, path, (uint64_t)at,
+                      (mode & FALLOC_FL_KEEP_SIZE) != 0 ? 0 : (uint64_t)bytes,
                       (uint64_t)(at + bytes), &st);
         }
     }
@@ -353,21 +342,29 @@ EXPORT int fallocate(int fd, int mode, off_t at, off_t bytes)
     return rc;
 }
 
-EXPORT int fallocate64(int fd, int mode, off64_t at, off64_t n) { return fallocate(fd, mode, at, n); }
-EXPORT int posix_fallocate(int fd, off_t at, off_t n) { return fallocate(fd, 0, at, n) == 0 ? 0 : errno; }
-EXPORT int posix_fallocate64(int fd, off64_t at, off64_t n) { return posix_fallocate(fd, at, n); }
+EXPORT int fallocate64(int fd, int mode, off64_t at, off64_t n) {
+    return fallocate(fd, mode, at, n);
+}
+EXPORT int posix_fallocate(int fd, off_t at, off_t n) {
+    return fallocate(fd, 0, at, n) == 0 ? 0 : errno;
+}
+EXPORT int posix_fallocate64(int fd, off64_t at, off64_t n) {
+    return posix_fallocate(fd, at, n);
+}
 
 /* ---- Syncs --------------------------------------------------------------------------------- */
 
-static int sync_fd(long number, int fd)
-{
+static int sync_fd(long number, int fd) {
     char path[PATH_MAX];
     struct stat st;
     pthread_mutex_lock(&lock);
     int seen = awake() && fstat(fd, &st) == 0 && path_of_fd(fd, path);
     int error = seen ? rules_error(&rules, CALL_FSYNC, path) : 0;
     int rc = -1;
-    if (error == 0) rc = (int)syscall(number, fd); else errno = error;
+    if (error == 0)
+        rc = (int)syscall(number, fd);
+    else
+        errno = error;
     /* A failed sync leaves nothing durable, however often it is tried again. */
     if (rc == 0 && seen && log_fd >= 0) {
         struct undo_head head = {.kind = S_ISDIR(st.st_mode) ? UNDO_SYNC_DIR : UNDO_SYNC,
@@ -378,24 +375,25 @@ static int sync_fd(long number, int fd)
     return rc;
 }
 
-EXPORT int fsync(int fd) { return sync_fd(SYS_fsync, fd); }
-EXPORT int fdatasync(int fd) { return sync_fd(SYS_fdatasync, fd); }
+EXPORT int fsync(int fd) {
+    return sync_fd(SYS_fsync, fd);
+}
+EXPORT int fdatasync(int fd) {
+    return sync_fd(SYS_fdatasync, fd);
+}
 
-static void sync_all(void)
-{
+static void sync_all(void) {
     pthread_mutex_lock(&lock);
     if (awake() && log_fd >= 0) append((struct undo_head){.kind = UNDO_SYNC_ALL}, "", "", NULL);
     pthread_mutex_unlock(&lock);
 }
 
-EXPORT void sync(void)
-{
+EXPORT void sync(void) {
     syscall(SYS_sync);
     sync_all();
 }
 
-EXPORT int syncfs(int fd)
-{
+EXPORT int syncfs(int fd) {
     int rc = (int)syscall(SYS_syncfs, fd);
     if (rc == 0) sync_all();
     return rc;
@@ -403,8 +401,7 @@ EXPORT int syncfs(int fd)
 
 /* ---- Names that come and go ---------------------------------------------------------------- */
 
-static int do_open(int dirfd, const char *name, int flags, mode_t mode)
-{
+static int do_open(int dirfd, const char *name, int flags, mode_t mode) {
     char path[PATH_MAX];
     int writes = (flags & (O_CREAT | O_TRUNC | O_WRONLY | O_RDWR)) != 0;
     if (!writes) return (int)syscall(SYS_openat, dirfd, name, flags, mode);
@@ -417,7 +414,8 @@ static int do_open(int dirfd, const char *name, int flags, mode_t mode)
         errno = error;
     } else {
         if (seen && logged(path) && (flags & O_TRUNC) != 0 && was != 0) {
-            int old = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+            int old =
+                (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
             if (old >= 0) before_truncate(old, 0);
             if (old >= 0) syscall(SYS_close, old);
         }
@@ -434,45 +432,40 @@ static int do_open(int dirfd, const char *name, int flags, mode_t mode)
     do {                                                                                           \
         va_list list;                                                                              \
         va_start(list, flags);                                                                     \
-        if (((flags) & O_CREAT) != 0 || ((flags) & O_TMPFILE) == O_TMPFILE) (mode) = va_arg(list, mode_t);                 \
+        if (((flags)&O_CREAT) != 0 || ((flags)&O_TMPFILE) == O_TMPFILE)                            \
+            (mode) = va_arg(list, mode_t);                                                         \
         va_end(list);                                                                              \
     } while (0)
 
-EXPORT int open(const char *path, int flags, ...)
-{
+EXPORT int open(const char *path, int flags, ...) {
     mode_t mode = 0;
     MODE_OF(flags, mode);
     return do_open(AT_FDCWD, path, flags, mode);
 }
 
-EXPORT int open64(const char *path, int flags, ...)
-{
+EXPORT int open64(const char *path, int flags, ...) {
     mode_t mode = 0;
     MODE_OF(flags, mode);
     return do_open(AT_FDCWD, path, flags, mode);
 }
 
-EXPORT int openat(int dirfd, const char *path, int flags, ...)
-{
+EXPORT int openat(int dirfd, const char *path, int flags, ...) {
     mode_t mode = 0;
     MODE_OF(flags, mode);
     return do_open(dirfd, path, flags, mode);
 }
 
-EXPORT int openat64(int dirfd, const char *path, int flags, ...)
-{
+EXPORT int openat64(int dirfd, const char *path, int flags, ...) {
     mode_t mode = 0;
     MODE_OF(flags, mode);
     return do_open(dirfd, path, flags, mode);
 }
 
-EXPORT int creat(const char *path, mode_t mode)
-{
+EXPORT int creat(const char *path, mode_t mode) {
     return do_open(AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode);
 }
 
-static int do_rename(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
-{
+static int do_rename(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
     char path[PATH_MAX], path2[PATH_MAX], kept[PATH_MAX] = "";
     pthread_mutex_lock(&lock);
     int seen = awake() && path_of(from_fd, from, path) && path_of(to_fd, to, path2);
@@ -491,15 +484,17 @@ static int do_rename(int from_fd, const char *from, int to_fd, const char *to, u
     return rc;
 }
 
-EXPORT int rename(const char *from, const char *to) { return do_rename(AT_FDCWD, from, AT_FDCWD, to, 0); }
-EXPORT int renameat(int a, const char *from, int b, const char *to) { return do_rename(a, from, b, to, 0); }
-EXPORT int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
-{
+EXPORT int rename(const char *from, const char *to) {
+    return do_rename(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+EXPORT int renameat(int a, const char *from, int b, const char *to) {
+    return do_rename(a, from, b, to, 0);
+}
+EXPORT int renameat2(int a, const char *from, int b, const char *to, unsigned flags) {
     return do_rename(a, from, b, to, flags);
 }
 
-static int do_remove(int dirfd, const char *name, int flags)
-{
+static int do_remove(int dirfd, const char *name, int flags) {
     char path[PATH_MAX], kept[PATH_MAX] = "";
     pthread_mutex_lock(&lock);
     int seen = awake() && path_of(dirfd, name, path) && logged(path);
@@ -511,18 +506,22 @@ static int do_remove(int dirfd, const char *name, int flags)
     return rc;
 }
 
-EXPORT int unlink(const char *path) { return do_remove(AT_FDCWD, path, 0); }
-EXPORT int unlinkat(int dirfd, const char *path, int flags) { return do_remove(dirfd, path, flags); }
-EXPORT int rmdir(const char *path) { return do_remove(AT_FDCWD, path, AT_REMOVEDIR); }
-EXPORT int remove(const char *path)
-{
+EXPORT int unlink(const char *path) {
+    return do_remove(AT_FDCWD, path, 0);
+}
+EXPORT int unlinkat(int dirfd, const char *path, int flags) {
+    return do_remove(dirfd, path, flags);
+}
+EXPORT int rmdir(const char *path) {
+    return do_remove(AT_FDCWD, path, AT_REMOVEDIR);
+}
+EXPORT int remove(const char *path) {
     int rc = unlink(path);
     return rc != 0 && (errno == EISDIR || errno == EPERM) ? rmdir(path) : rc;
 }
 
 /* from: the other name of the same inode, where it has one */
-static void created(int dirfd, const char *name, int from_fd, const char *from)
-{
+static void created(int dirfd, const char *name, int from_fd, const char *from) {
     char path[PATH_MAX], path2[PATH_MAX] = "";
     pthread_mutex_lock(&lock);
     if (awake() && path_of(dirfd, name, path) && logged(path)) {
@@ -532,25 +531,26 @@ static void created(int dirfd, const char *name, int from_fd, const char *from)
     pthread_mutex_unlock(&lock);
 }
 
-EXPORT int mkdirat(int dirfd, const char *path, mode_t mode)
-{
+EXPORT int mkdirat(int dirfd, const char *path, mode_t mode) {
     int rc = (int)syscall(SYS_mkdirat, dirfd, path, mode);
     if (rc == 0) created(dirfd, path, AT_FDCWD, NULL);
     return rc;
 }
-EXPORT int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
+EXPORT int mkdir(const char *path, mode_t mode) {
+    return mkdirat(AT_FDCWD, path, mode);
+}
 
-EXPORT int linkat(int a, const char *from, int b, const char *to, int flags)
-{
+EXPORT int linkat(int a, const char *from, int b, const char *to, int flags) {
     int rc = (int)syscall(SYS_linkat, a, from, b, to, flags);
     if (rc == 0) created(b, to, a, from);
     return rc;
 }
-EXPORT int link(const char *from, const char *to) { return linkat(AT_FDCWD, from, AT_FDCWD, to, 0); }
+EXPORT int link(const char *from, const char *to) {
+    return linkat(AT_FDCWD, from, AT_FDCWD, to, 0);
+}
 
 /* glibc makes these with its own open inside: they are made again with ours. */
-EXPORT int mkostemps(char *name, int suffix, int flags)
-{
+EXPORT int mkostemps(char *name, int suffix, int flags) {
     static const char set[] = "abcdefghijklmnopqrstuvwxyz0123456789";
     size_t length = strlen(name);
     if (suffix < 0 || length < (size_t)suffix + 6) {
@@ -566,6 +566,12 @@ EXPORT int mkostemps(char *name, int suffix, int flags)
     }
     return -1;
 }
-EXPORT int mkostemp(char *name, int flags) { return mkostemps(name, 0, flags); }
-EXPORT int mkstemp(char *name) { return mkostemps(name, 0, 0); }
-EXPORT int mkstemp64(char *name) { return mkostemps(name, 0, 0); }
+EXPORT int mkostemp(char *name, int flags) {
+    return mkostemps(name, 0, flags);
+}
+EXPORT int mkstemp(char *name) {
+    return mkostemps(name, 0, 0);
+}
+EXPORT int mkstemp64(char *name) {
+    return mkostemps(name, 0, 0);
+}

@@ -47,16 +47,14 @@ static uint64_t rng = 88172645463325252u;
 static int verbose, ext4;
 static unsigned long undone, kept;
 
-static double chance(void)
-{
+static double chance(void) {
     rng ^= rng << 13;
     rng ^= rng >> 7;
     rng ^= rng << 17;
     return (double)(rng >> 11) / 9007199254740992.0;
 }
 
-static void *must(void *p)
-{
+static void *must(void *p) {
     if (p == NULL) {
         perror("powercut");
         exit(2);
@@ -65,8 +63,7 @@ static void *must(void *p)
 }
 
 /* Open addressing; the table is sized for all records before the first use. */
-static struct file *file_of(uint64_t inode)
-{
+static struct file *file_of(uint64_t inode) {
     size_t at = (size_t)(inode * 11400714819323198485u) & (files_room - 1);
     while (files[at].inode != 0 && files[at].inode != inode) at = (at + 1) & (files_room - 1);
     if (files[at].inode == 0) files_count++;
@@ -74,16 +71,14 @@ static struct file *file_of(uint64_t inode)
     return &files[at];
 }
 
-static void put_path(struct file *f, const unsigned char *path, size_t bytes)
-{
+static void put_path(struct file *f, const unsigned char *path, size_t bytes) {
     free(f->path);
     f->path = must(strndup((const char *)path, bytes));
 }
 
 /* ---- What the log says --------------------------------------------------------------------- */
 
-static void records_read(const char *name)
-{
+static void records_read(const char *name) {
     int fd = open(name, O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (fd < 0 || fstat(fd, &st) != 0) {
@@ -104,7 +99,9 @@ static void records_read(const char *name)
         }
         at += sizeof(r.head);
         /* A last record cut short by the kill: its call was never made. */
-        if (r.head.data_bytes > bytes || at + r.head.path_bytes + r.head.path2_bytes + r.head.data_bytes > bytes) break;
+        if (r.head.data_bytes > bytes ||
+            at + r.head.path_bytes + r.head.path2_bytes + r.head.data_bytes > bytes)
+            break;
         r.path = log + at;
         r.path2 = r.path + r.head.path_bytes;
         r.data = r.path2 + r.head.path2_bytes;
@@ -118,19 +115,17 @@ static void records_read(const char *name)
     close(fd);
 }
 
-static int is_name(const struct record *r)
-{
-    return r->head.kind == UNDO_CREATE || r->head.kind == UNDO_REMOVE || r->head.kind == UNDO_RENAME;
+static int is_name(const struct record *r) {
+    return r->head.kind == UNDO_CREATE || r->head.kind == UNDO_REMOVE ||
+           r->head.kind == UNDO_RENAME;
 }
 
-static int is_bytes(const struct record *r)
-{
+static int is_bytes(const struct record *r) {
     return r->head.kind == UNDO_WRITE || r->head.kind == UNDO_TRUNCATE;
 }
 
 /* From the newest to the oldest, remembering which inodes were synced since: linear in the log. */
-static void mark_durable(void)
-{
+static void mark_durable(void) {
     enum { BYTES_SYNCED = 1, DIR_SYNCED = 2 };
     int all = 0;
     for (size_t i = records_count; i-- > 0;) {
@@ -143,16 +138,18 @@ static void mark_durable(void)
         } else if (is_bytes(r)) {
             r->durable = (file_of(r->head.inode)->touched & BYTES_SYNCED) != 0;
         } else if (is_name(r)) {
-            r->durable = (file_of(r->head.dir)->touched & file_of(r->head.dir2)->touched & DIR_SYNCED) != 0;
-            if (ext4 && r->head.kind == UNDO_CREATE && (file_of(r->head.inode)->touched & BYTES_SYNCED) != 0) r->durable = 1;
+            r->durable =
+                (file_of(r->head.dir)->touched & file_of(r->head.dir2)->touched & DIR_SYNCED) != 0;
+            if (ext4 && r->head.kind == UNDO_CREATE &&
+                (file_of(r->head.inode)->touched & BYTES_SYNCED) != 0)
+                r->durable = 1;
         }
     }
     for (size_t i = 0; i < files_room; i++) files[i].touched = 0;
 }
 
 /* Chooses what survives by chance, and follows where each inode ends up and how long it is. */
-static void choose(double keep)
-{
+static void choose(double keep) {
     size_t names = 0, cut = 0;
     for (size_t i = 0; i < records_count; i++) names += is_name(&records[i]) && !records[i].durable;
     if (keep > 0) cut = (size_t)(chance() * (double)(names + 1));
@@ -162,7 +159,8 @@ static void choose(double keep)
         struct file *f = file_of(r->head.inode);
         if (is_name(r)) {
             if (!r->durable) r->survives = names++ < cut;
-            if (r->head.kind == UNDO_RENAME || (r->head.kind == UNDO_REMOVE && r->head.path2_bytes > 0)) {
+            if (r->head.kind == UNDO_RENAME ||
+                (r->head.kind == UNDO_REMOVE && r->head.path2_bytes > 0)) {
                 put_path(f, r->path2, r->head.path2_bytes);
             } else if (r->head.kind == UNDO_CREATE) {
                 put_path(f, r->path, r->head.path_bytes);
@@ -171,8 +169,10 @@ static void choose(double keep)
             if (r->head.kind == UNDO_RENAME && r->head.data_bytes > 0) {
                 char name[PATH_BYTES_MAX];
                 struct stat st;
-                snprintf(name, sizeof(name), "%.*s", (int)r->head.data_bytes, (const char *)r->data);
-                if (lstat(name, &st) == 0) put_path(file_of((uint64_t)st.st_ino), r->data, r->head.data_bytes);
+                snprintf(name, sizeof(name), "%.*s", (int)r->head.data_bytes,
+                         (const char *)r->data);
+                if (lstat(name, &st) == 0)
+                    put_path(file_of((uint64_t)st.st_ino), r->data, r->head.data_bytes);
             }
         } else if (is_bytes(r)) {
             if (f->path == NULL) put_path(f, r->path, r->head.path_bytes);
@@ -182,33 +182,33 @@ static void choose(double keep)
             r->survives = chance() < keep;
             if (!r->survives) continue;
             uint64_t end = r->head.offset + r->head.length;
-            if (r->head.kind == UNDO_TRUNCATE) f->size = r->head.offset;
-            else if (end > f->size) f->size = end;
+            if (r->head.kind == UNDO_TRUNCATE)
+                f->size = r->head.offset;
+            else if (end > f->size)
+                f->size = end;
         }
     }
 }
 
 /* ---- Taking back --------------------------------------------------------------------------- */
 
-static void text_of(char out[PATH_BYTES_MAX], const unsigned char *text, uint64_t bytes)
-{
+static void text_of(char out[PATH_BYTES_MAX], const unsigned char *text, uint64_t bytes) {
     snprintf(out, PATH_BYTES_MAX, "%.*s", (int)bytes, (const char *)text);
 }
 
-static void say(const char *what, const char *a, const char *b)
-{
+static void say(const char *what, const char *a, const char *b) {
     if (verbose) printf("%s %s %s\n", what, a, b);
 }
 
 /* The old bytes again; what was beyond the old end becomes zeros until the size is cut. A write
  * that survives loses a part of its sectors now and then: a torn write. */
-static void bytes_undo(const struct record *r, const struct file *f)
-{
+static void bytes_undo(const struct record *r, const struct file *f) {
     if (f->path == NULL) return;
     int fd = open(f->path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return;
     static const unsigned char zeros[SECTOR_BYTES];
-    uint64_t end = r->head.offset + (r->head.kind == UNDO_WRITE ? r->head.length : r->head.data_bytes);
+    uint64_t end = r->head.offset +
+                   (r->head.kind == UNDO_WRITE ? r->head.length : r->head.data_bytes);
     int torn = r->survives && r->head.kind == UNDO_WRITE && chance() < 0.25;
     if (!r->survives || torn) {
         for (uint64_t at = r->head.offset; at < end;) {
@@ -220,19 +220,22 @@ static void bytes_undo(const struct record *r, const struct file *f)
             ssize_t done = 0;
             if (!torn || chance() < 0.5) {
                 if (n > 0) done = pwrite(fd, r->data + from, n, (off_t)at);
-                if (done >= 0 && n < next - at) done = pwrite(fd, zeros, (size_t)(next - at) - n, (off_t)(at + n));
+                if (done >= 0 && n < next - at)
+                    done = pwrite(fd, zeros, (size_t)(next - at) - n, (off_t)(at + n));
             }
             if (done < 0) perror(f->path);
             at = next;
         }
     }
     close(fd);
-    if (r->survives) kept++; else undone++;
+    if (r->survives)
+        kept++;
+    else
+        undone++;
     say(torn ? "torn" : r->survives ? "kept" : "bytes", f->path, "");
 }
 
-static void name_undo(const struct record *r, struct file *f)
-{
+static void name_undo(const struct record *r, struct file *f) {
     char path[PATH_BYTES_MAX], path2[PATH_BYTES_MAX], data[PATH_BYTES_MAX];
     text_of(path, r->path, r->head.path_bytes);
     text_of(path2, r->path2, r->head.path2_bytes);
@@ -260,8 +263,7 @@ static void name_undo(const struct record *r, struct file *f)
     say("name", path, path2);
 }
 
-static void walk_back(void)
-{
+static void walk_back(void) {
     for (size_t i = records_count; i-- > 0;) {
         struct record *r = &records[i];
         struct file *f = file_of(r->head.inode);
@@ -273,36 +275,42 @@ static void walk_back(void)
         }
     }
     for (size_t i = 0; i < files_room; i++) {
-        if (files[i].touched && files[i].path != NULL && truncate(files[i].path, (off_t)files[i].size) != 0 &&
-            errno != ENOENT) {
+        if (files[i].touched && files[i].path != NULL &&
+            truncate(files[i].path, (off_t)files[i].size) != 0 && errno != ENOENT) {
             perror(files[i].path);
         }
     }
 }
 
 /* The second names have served. */
-static void clean(const char *log)
-{
+static void clean(const char *log) {
     for (size_t i = 0; i < records_count; i++) {
         char name[PATH_BYTES_MAX];
-        if (records[i].head.kind == UNDO_RENAME) text_of(name, records[i].data, records[i].head.data_bytes);
-        else if (records[i].head.kind == UNDO_REMOVE) text_of(name, records[i].path2, records[i].head.path2_bytes);
-        else continue;
+        if (records[i].head.kind == UNDO_RENAME)
+            text_of(name, records[i].data, records[i].head.data_bytes);
+        else if (records[i].head.kind == UNDO_REMOVE)
+            text_of(name, records[i].path2, records[i].head.path2_bytes);
+        else
+            continue;
         if (name[0] != '\0') unlink(name);
     }
     if (truncate(log, 0) != 0) perror(log);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     double keep = 0;
     const char *log = NULL;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--keep") == 0 && i + 1 < argc) keep = strtod(argv[++i], NULL);
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) rng ^= strtoull(argv[++i], NULL, 10) * 2654435761u;
-        else if (strcmp(argv[i], "--ext4") == 0) ext4 = 1;
-        else if (strcmp(argv[i], "--verbose") == 0) verbose = 1;
-        else log = argv[i];
+        if (strcmp(argv[i], "--keep") == 0 && i + 1 < argc)
+            keep = strtod(argv[++i], NULL);
+        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+            rng ^= strtoull(argv[++i], NULL, 10) * 2654435761u;
+        else if (strcmp(argv[i], "--ext4") == 0)
+            ext4 = 1;
+        else if (strcmp(argv[i], "--verbose") == 0)
+            verbose = 1;
+        else
+            log = argv[i];
     }
     if (log == NULL) {
         fprintf(stderr, "usage: powercut LOG [--keep P] [--seed N] [--ext4] [--verbose]\n");

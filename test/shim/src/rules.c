@@ -18,16 +18,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double chance(struct rules *r)
-{
+static double chance(struct rules *r) {
     r->seed ^= r->seed << 13;
     r->seed ^= r->seed >> 7;
     r->seed ^= r->seed << 17;
     return (double)(r->seed >> 11) / 9007199254740992.0;
 }
 
-static unsigned call_of(const char *word)
-{
+static unsigned call_of(const char *word) {
     if (strcmp(word, "write") == 0) return CALL_WRITE;
     if (strcmp(word, "fsync") == 0) return CALL_FSYNC;
     if (strcmp(word, "rename") == 0) return CALL_RENAME;
@@ -35,15 +33,13 @@ static unsigned call_of(const char *word)
     return CALL_ANY;
 }
 
-static int error_of(const char *word)
-{
+static int error_of(const char *word) {
     if (strcmp(word, "ENOSPC") == 0) return ENOSPC;
     if (strcmp(word, "EDQUOT") == 0) return EDQUOT;
     return EIO;
 }
 
-static void when_of(struct rule *rule, const char *word)
-{
+static void when_of(struct rule *rule, const char *word) {
     rule->probability = 1;
     if (strncmp(word, "p=", 2) == 0) {
         rule->probability = strtod(word + 2, NULL);
@@ -55,14 +51,12 @@ static void when_of(struct rule *rule, const char *word)
 }
 
 /* A wrong line is a wrong test: it says so and ends the program rather than test nothing. */
-static void wrong(const char *line)
-{
+static void wrong(const char *line) {
     fprintf(stderr, "faultfs: cannot read the rule: %s\n", line);
     abort();
 }
 
-static void line_parse(struct rules *r, const char *line, const struct rules *before)
-{
+static void line_parse(struct rules *r, const char *line, const struct rules *before) {
     char word[5][RULE_PATH_MAX] = {{0}};
     int n = sscanf(line, "%1023s %1023s %1023s %1023s %1023s", word[0], word[1], word[2], word[3],
                    word[4]);
@@ -106,8 +100,7 @@ static void line_parse(struct rules *r, const char *line, const struct rules *be
     r->count++;
 }
 
-void rules_parse(struct rules *r, const char *text, size_t bytes)
-{
+void rules_parse(struct rules *r, const char *text, size_t bytes) {
     struct rules *before = malloc(sizeof(*before));
     if (before == NULL) abort();
     memcpy(before, r, sizeof(*before));
@@ -124,20 +117,17 @@ void rules_parse(struct rules *r, const char *text, size_t bytes)
     free(before);
 }
 
-static int below(const char *path, const char *prefix)
-{
+static int below(const char *path, const char *prefix) {
     return strncmp(path, prefix, strlen(prefix)) == 0;
 }
 
-static int fires(struct rules *r, struct rule *rule)
-{
+static int fires(struct rules *r, struct rule *rule) {
     rule->seen++;
     if (rule->nth == 0) return chance(r) < rule->probability;
     return rule->seen == rule->nth || (rule->from_then_on && rule->seen > rule->nth);
 }
 
-int rules_error(struct rules *r, unsigned call, const char *path)
-{
+int rules_error(struct rules *r, unsigned call, const char *path) {
     for (unsigned i = 0; i < r->count; i++) {
         struct rule *rule = &r->rule[i];
         if (rule->kind == RULE_FAIL && (rule->calls & call) != 0 && below(path, rule->prefix) &&
@@ -148,8 +138,7 @@ int rules_error(struct rules *r, unsigned call, const char *path)
     return 0;
 }
 
-size_t rules_room(struct rules *r, const char *path, size_t bytes, int *out_error)
-{
+size_t rules_room(struct rules *r, const char *path, size_t bytes, int *out_error) {
     size_t room = bytes;
     for (unsigned i = 0; i < r->count; i++) {
         struct rule *rule = &r->rule[i];

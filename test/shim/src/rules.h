@@ -18,7 +18,7 @@ struct rule {
     int error;
     char prefix[RULE_PATH_MAX];
     double probability;
-    uint64_t nth;   /* 0: by probability */
+    uint64_t nth; /* 0: by probability */
     int from_then_on;
     uint64_t bytes; /* RULE_SPACE: how many may be written */
     uint64_t seen, written;
