@@ -425,7 +425,10 @@ void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a,
     if (c->beat.inc != c->inc || c->state < SITE_SYNCING) return; /* of an earlier membership */
     if (c->state == SITE_LEAVING)
         return; /* that the hub does not know it any more is what LEAVE is for */
-    if (a->term > 0 && a->term < c->term_seen) return; /* old news; see of_old_term */
+    if (a->term > 0 && a->term < c->term_seen) {          /* see of_old_term */
+        if (!c->control.busy) core_rejoin(c, now, notes); /* nothing else would ask */
+        return;
+    }
     if (a->term > c->term_seen) c->term_seen = a->term;
     switch (a->code) {
     case WIRE_OK:
