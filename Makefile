@@ -209,11 +209,19 @@ sim: $(B)/sim
 
 include sim/sim.mk
 
+# The lease protocol without time, by SPIN; and the campaign of kills.
+.PHONY: model kill-campaign
+model:
+	@test/model/run $(MODEL_ARGS)
+kill-campaign: all
+	@test/campaign/kill --of hub --build $(B)
+	@test/campaign/kill --of site --build $(B)
+
 .PHONY: demo lint format check clean help
 demo:
 	@scripts/deps
 	@$(MAKE) --no-print-directory all
-	@BERINGIA=$(B)/beringia scripts/demo
+	@scripts/demo --build $(B)
 
 lint:
 	@CC="$(CC)" LINT_CFLAGS="$(CFLAGS_ALL) $(CPPFLAGS_ALL) $(PC_CFLAGS)" scripts/lint $(ONLY)
@@ -238,6 +246,8 @@ help:
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60]   libFuzzer on the decoders (clang)"
 	@echo "make demo             a whole run on this machine"
+	@echo "make model            the SPIN models of the lease protocol, and their mutants"
+	@echo "make kill-campaign    200 kills each of the hub and of a site, audited each time"
 	@echo "make sim [SEEDS=n | SEED=n]     the protocol in virtual time; docs/simulation.md"
 	@echo "make mutants          planted faults, each of which the simulator must find"
 	@echo "make chaos [MINUTES=20 SEED=n]  a hub and sites as processes under faults; test/chaos"
