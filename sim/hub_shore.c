@@ -458,6 +458,7 @@ void hub_on_request(struct sim *m, struct sim_hub *s, const struct sim_event *e)
     struct sim_waiter w = {.proc = x->proc, .life = x->life, .id = x->id, .beat = x->beat};
     w.answer.kind = q->kind;
     w.answer.req = q->req;
+    w.inc = q->inc;
     if (q->kind == WIRE_COMMIT) w.did = q->u.commit.did;
     if (q->kind == WIRE_OUTCOME) w.did = q->u.outcome.did;
     if (s->full && q->kind != WIRE_OUTCOME) {

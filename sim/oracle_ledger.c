@@ -23,6 +23,7 @@ void model_reset(struct sim *m) {
     memset(o->refused, 0, sizeof o->refused);
     memset(o->sealed, 0, sizeof o->sealed);
     memset(o->sites, 0, sizeof o->sites);
+    memset(o->inc_of, 0, sizeof o->inc_of);
     o->held = false;
     o->epochs = o->term = o->tok_n = o->leases_count = o->deltas_count = o->versions_count =
         o->head = 0;
@@ -172,6 +173,7 @@ static void on_join(struct sim *m, const struct record_join *r) {
     WRONG(m, r->inc != s->inc + 1);
     WRONG(m, actives_of(m, r->site) != r->kept_count + r->fenced_count);
     s->inc = r->inc;
+    o->inc_of[(r->name[1] - '0') % SIM_SITES] = r->inc; /* s0, s1, ... */
     s->joined = true;
     for (uint32_t i = 0; i < r->kept_count; i++) {
         struct model_lease *l = active(m, r->kept[i]);

@@ -22,7 +22,11 @@ static void take_skips(const struct site_core *c, float *want) {
 void oracle_site(struct sim *m, struct sim_proc *p) {
     const struct site_core *c = &p->core;
     if (!c->loaded || c->reset_due || c->state == SITE_STOPPED) return;
-    for (uint32_t i = 0; i < c->deltas_count && m->restores == 0; i++) {
+    /* A process that was replaced and does not know it yet may owe what its twin has handed in. */
+    bool newest = m->restores == 0;
+    for (uint32_t i = 0; i < SIM_PROCS; i++)
+        newest &= m->proc[i].site != p->site || m->proc[i].core.inc <= c->inc || !m->proc[i].ever;
+    for (uint32_t i = 0; i < c->deltas_count && newest; i++) {
         const struct model_delta *d = model_delta_find(m, &c->deltas[i].c.did);
         if (d == NULL || d->state != MODEL_MERGED || d->version > c->base) continue;
         if (!m->model.versions[m->model.head].on_branch) continue;

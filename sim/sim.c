@@ -108,7 +108,7 @@ static void reset(struct sim *m, uint64_t seed, bool trace) {
     m->hub_now = 0;
     for (uint16_t i = 0; i < SIM_PROCS; i++) {
         struct sim_proc *p = &m->proc[i];
-        p->alive = p->twin = p->foreign = false;
+        p->alive = p->ever = p->twin = p->foreign = false;
         p->index = i;
         p->site = i < SIM_SITES ? i : 0;
         p->life = 0;

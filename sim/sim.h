@@ -146,6 +146,7 @@ struct sim_waiter { /* an answer, or a merge's end, that waits for its records *
     uint64_t life, id;
     bool beat;
     struct id128 did; /* COMMIT, OUTCOME: of the request */
+    uint32_t inc;     /* of the request */
     struct wire_answer answer;
 };
 struct sim_hub {
@@ -186,7 +187,7 @@ struct sim_dir {                     /* the files of one state directory */
     uint32_t base_count;
 };
 struct sim_proc {
-    bool alive, idle, stopped_for_good, twin, foreign;
+    bool alive, ever, twin, foreign;
     uint16_t index, site;
     uint64_t life;
     char name[WIRE_NAME_MAX];
@@ -281,6 +282,7 @@ struct model {
     uint64_t versions_next;
     struct model_site sites[SIM_PROCS + 2];
     uint32_t sites_count;
+    uint32_t inc_of[SIM_SITES]; /* by the site's name */
 };
 
 /* ---- All of it ---------------------------------------------------------------------------------------- */

@@ -321,7 +321,7 @@ void site_proc_start(struct sim *m, struct sim_proc *p, uint32_t site) {
     if (p->out.notes.bytes_max == 0) site_out_init(&p->out);
     site_init(&p->core, &set, &boot);
     p->life = ++m->lives;
-    p->alive = true;
+    p->alive = p->ever = true;
     p->training = p->saving = false;
     p->batches = 0;
     p->prefetch = 1 + (uint32_t)prng_below(&m->prng, 2);
