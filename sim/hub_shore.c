@@ -459,6 +459,7 @@ void hub_on_request(struct sim *m, struct sim_hub *s, const struct sim_event *e)
     w.answer.kind = q->kind;
     w.answer.req = q->req;
     w.inc = q->inc;
+    w.site = (uint32_t)(q->site[1] - '0') % SIM_SITES;
     if (q->kind == WIRE_COMMIT) w.did = q->u.commit.did;
     if (q->kind == WIRE_OUTCOME) w.did = q->u.outcome.did;
     if (s->full && q->kind != WIRE_OUTCOME) {

@@ -53,9 +53,8 @@ void answer_check(struct sim *m, struct sim_hub *s, const struct sim_waiter *w) 
         wire_kind_name(a->kind), wire_code_name(a->code));
     if (!s->owner || a->code != WIRE_OK) return; /* an old hub that only reads may tell old news */
     bool fenced = a->kind != WIRE_JOIN && a->kind != WIRE_COMMIT && a->kind != WIRE_OUTCOME;
-    if (fenced && m->w.f.append_s <= 0 && w->inc < m->model.inc_of[m->proc[w->proc].site])
-        sim_fail(m, "a process of s%u goes on although a newer one has joined",
-                 m->proc[w->proc].site);
+    if (fenced && m->w.f.append_s <= 0 && w->inc < m->model.inc_of[w->site])
+        sim_fail(m, "a process of s%u goes on although a newer one has joined", w->site);
     const struct wire_round *r = NULL;
     const struct model *o = &m->model;
     switch (a->kind) {

@@ -145,8 +145,8 @@ struct sim_waiter { /* an answer, or a merge's end, that waits for its records *
     uint16_t proc;
     uint64_t life, id;
     bool beat;
-    struct id128 did; /* COMMIT, OUTCOME: of the request */
-    uint32_t inc;     /* of the request */
+    struct id128 did;   /* COMMIT, OUTCOME: of the request */
+    uint32_t inc, site; /* of the request: its process's slot may have another one by now */
     struct wire_answer answer;
 };
 struct sim_hub {
