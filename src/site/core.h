@@ -91,6 +91,7 @@ struct site_delta {
 
 struct site_segment { /* work since the last cut */
     uint64_t steps, samples;
+    uint64_t steps_waited; /* done before the version came that has the last contribution */
     double lr_sum, loss_sum;
     uint32_t skips_count;
     struct wire_skip skips[WIRE_SKIPS_MAX];

@@ -148,8 +148,15 @@ static bool starved(const struct site_core *c) {
     return site_available(c) == 0 && c->in_flight == 0 && (c->dry || leases_full(c));
 }
 
+/* A round's share counts from the rebase on the version that took the last contribution in: all sites
+ * rebase at about the same moment, so they also finish together, and nobody's delta grows old waiting
+ * for the others. Counted from the cut, a site that was early once stays early for ever. */
+static bool share_done(const struct site_core *c) {
+    return c->seg.steps - c->seg.steps_waited >= c->round.steps_target;
+}
+
 bool site_hungry(const struct site_core *c) {
-    return c->seg.steps >= c->round.steps_target || starved(c) || c->draining;
+    return share_done(c) || starved(c) || c->draining;
 }
 
 static bool cut_due(const struct site_core *c) {
@@ -163,8 +170,7 @@ static bool cut_due(const struct site_core *c) {
     if (c->complete || c->state != SITE_ACTIVE) return false;
     if (c->draining) return behind <= 1 || c->offline;
     if (c->deltas_count >= c->set.pending_max) return false;
-    bool full = g->steps >= c->round.steps_target || starved(c) ||
-                g->skips_count > WIRE_SKIPS_MAX / 2;
+    bool full = share_done(c) || starved(c) || g->skips_count > WIRE_SKIPS_MAX / 2;
     /* Fresh work counts more than late work: first the new version, unless it is long in coming. */
     bool slow = behind == 1 && g->steps >= 2 * c->round.steps_target;
     return full && (behind == 0 || slow);
@@ -233,6 +239,7 @@ void site_rebased(struct site_core *c, struct buf *notes) {
               c->base, c->ready, own, c->seg.steps);
     c->base = c->ready;
     c->base_tokens = c->ready_tokens;
+    if (own > 0) c->seg.steps_waited = c->seg.steps;
 }
 
 /* ---- The cut ------------------------------------------------------------------------------------ */
