@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# release only
 # The pages that people act on must say what the program does: every status of the table in base.h stands in
 # docs/exit-status.md with its number, class and sentence, and nothing else does; every path that the hub serves, every
 # code and every key of a message stands in docs/protocol.md.
