@@ -206,24 +206,29 @@ void hub_operator_answer(struct hub *h, bool fine, const char *text) {
     if (!fine) hub_note(h, "lvl=warn ev=operator_refused text=\"%s\"", text);
 }
 
+struct record_open hub_open_record(const struct hub *h, const struct hash *checkpoint,
+                                   const struct hash *theta, uint64_t bytes) {
+    return (struct record_open){.layout = RECORD_LAYOUT,
+                                .run = h->s.run,
+                                .fingerprint = h->s.fingerprint,
+                                .tensors = h->s.tensors,
+                                .parameters = h->s.parameters,
+                                .positions = h->s.positions,
+                                .seq_len = h->s.seq_len,
+                                .epochs = h->s.epochs,
+                                .order_seed = h->s.order_seed,
+                                .checkpoint = *checkpoint,
+                                .theta = *theta,
+                                .checkpoint_bytes = bytes};
+}
+
 static void cmd_init(struct hub *h, const struct hub_cmd *c) {
     if (h->opened || h->seq > 0) {
         hub_operator_answer(h, false, "the journal has an opening record already");
         return;
     }
     struct hub_record *r = hub_draft(h, RECORD_OPEN);
-    r->u.open = (struct record_open){.layout = RECORD_LAYOUT,
-                                     .run = h->s.run,
-                                     .fingerprint = h->s.fingerprint,
-                                     .tensors = h->s.tensors,
-                                     .parameters = h->s.parameters,
-                                     .positions = h->s.positions,
-                                     .seq_len = h->s.seq_len,
-                                     .epochs = h->s.epochs,
-                                     .order_seed = h->s.order_seed,
-                                     .checkpoint = c->u.init.checkpoint,
-                                     .theta = c->u.init.theta,
-                                     .checkpoint_bytes = c->u.init.bytes};
+    r->u.open = hub_open_record(h, &c->u.init.checkpoint, &c->u.init.theta, c->u.init.bytes);
     hub_emit(h, r);
     r = hub_draft(h, RECORD_EPOCH);
     r->u.epoch.epoch = 0;

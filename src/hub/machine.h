@@ -109,6 +109,9 @@ void hub_note(struct hub *h, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Sets the answer's code and sentence. */
 void hub_refuse(struct hub *h, enum wire_code code, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* The answer to an operator's command; text: why not. */
+/* What the journal's first record says of the run, around the checkpoint it begins with. */
+struct record_open hub_open_record(const struct hub *h, const struct hash *checkpoint,
+                                   const struct hash *theta, uint64_t bytes);
 void hub_operator_answer(struct hub *h, bool fine, const char *text);
 uint64_t hub_tok_next(const struct hub *h);
 struct hub_site *hub_site_named(const struct hub *h, const char *name, uint32_t *out_number);

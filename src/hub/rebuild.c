@@ -123,25 +123,16 @@ void hub_rebuild_from(struct hub *h, const struct hub_cmd *c) {
     hub_operator_answer(h, wrong == NULL, wrong ? wrong : "");
     if (wrong) return;
     struct hub_record *r = hub_draft(h, RECORD_REBUILD);
-    r->u.rebuild = (struct record_rebuild){.open = {.layout = RECORD_LAYOUT,
-                                                    .run = h->s.run,
-                                                    .fingerprint = h->s.fingerprint,
-                                                    .tensors = h->s.tensors,
-                                                    .parameters = h->s.parameters,
-                                                    .positions = h->s.positions,
-                                                    .seq_len = h->s.seq_len,
-                                                    .epochs = h->s.epochs,
-                                                    .order_seed = h->s.order_seed,
-                                                    .checkpoint = c->u.rebuild.checkpoint,
-                                                    .theta = c->u.rebuild.theta,
-                                                    .checkpoint_bytes = c->u.rebuild.bytes},
-                                           .version = c->u.rebuild.version,
-                                           .parent = c->u.rebuild.parent,
-                                           .tokens = c->u.rebuild.tokens,
-                                           .term = c->u.rebuild.term + NUMBERS_AHEAD,
-                                           .inc_floor = c->u.rebuild.term + NUMBERS_AHEAD,
-                                           .ledger_bytes = bytes,
-                                           .ledger = hash_of(data, bytes)};
+    r->u.rebuild =
+        (struct record_rebuild){.open = hub_open_record(h, &c->u.rebuild.checkpoint,
+                                                        &c->u.rebuild.theta, c->u.rebuild.bytes),
+                                .version = c->u.rebuild.version,
+                                .parent = c->u.rebuild.parent,
+                                .tokens = c->u.rebuild.tokens,
+                                .term = c->u.rebuild.term + NUMBERS_AHEAD,
+                                .inc_floor = c->u.rebuild.term + NUMBERS_AHEAD,
+                                .ledger_bytes = bytes,
+                                .ledger = hash_of(data, bytes)};
     hub_emit(h, r);
     emit_ledger(h, data, bytes);
     hub_note(h, "lvl=warn ev=rebuilt_from version=%llu tokens=%llu term=%u",
