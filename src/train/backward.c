@@ -4,7 +4,10 @@
  * t->dx carries the gradient of the residual stream. Weight gradients are written by the first
  * micro-batch and added to by the others. Gradients of norm weights are sums over all rows: each fixed
  * chunk of rows makes its own, and the chunks are added in order. A token that occurs often gets its
- * embedding's gradient in order of position; the work is cut by columns, so this order is kept. */
+ * embedding's gradient in order of position; the work is cut by columns, so this order is kept.
+ *
+ * Gradients become final from the end of the flat vector to its beginning; trainer_final says how far,
+ * so that other processes can be sent what they wait for while the rest is computed. */
 #include <string.h>
 
 #include "train/trainer.h"
@@ -130,10 +133,14 @@ static void embed_back_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
 void trainer_backward(struct trainer *t) {
     memset(t->dx, 0, t->R * t->C * sizeof(float));
     norm_back(t, t->dh, t->x_last, t->rstd_last, t->final_norm);
+    trainer_final(t, t->final_norm);
     for (uint32_t l = t->layers_count; l-- > 0;) {
         mlp_back(t, l);
+        trainer_final(t, t->offsets[l].norm2);
         attention_back(t, l);
+        trainer_final(t, t->offsets[l].norm1);
     }
     if (t->first && t->head != t->embed) memset(t->grad + t->embed, 0, t->V * t->C * sizeof(float));
     pool_run(t->pool, (uint32_t)((t->C + COLUMNS_CHUNK - 1) / COLUMNS_CHUNK), embed_back_chunk, t);
+    trainer_final(t, 0);
 }

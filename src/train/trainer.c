@@ -105,6 +105,7 @@ static double run_batch(struct trainer *t, const int32_t *tokens, uint32_t rows,
         t->R = (size_t)t->rows * t->T;
         t->tokens = tokens + (size_t)at * (t->T + 1);
         t->first = at == 0;
+        t->last = gradient && rows - at <= t->micro;
         CHECK(t->R <= (size_t)t->micro * t->T); /* T1: shapes alone decide how work is cut */
         trainer_forward(t);
         trainer_head(t, gradient ? (float)(1.0 / count) : 0.0f);

@@ -72,7 +72,17 @@ struct trainer {
     uint32_t rows;
     size_t R;
     bool first; /* gradients are written, not added to */
+    bool last;  /* the micro-batch after which the batch's gradients are complete */
+
+    /* Called while backward runs, from the trainer's thread: all of grad[from, P) is final now. `from`
+     * falls from call to call; at the end it is 0. NULL: nobody is interested. */
+    void (*final)(void *ctx, size_t from);
+    void *final_ctx;
 };
+
+static inline void trainer_final(const struct trainer *t, size_t from) {
+    if (t->last && t->final) t->final(t->final_ctx, from);
+}
 
 /* The fixed chunks of rows of the micro-batch. */
 static inline size_t rows_from(const struct trainer *t, uint32_t chunk, size_t *out_rows) {

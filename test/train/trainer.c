@@ -289,3 +289,42 @@ TEST(train_P1_P2_each_chunk_runs_once_before_the_run_ends) {
     }
     pool_destroy(p);
 }
+
+/* What a listener hears: keeps what was called final, to compare it with the end. */
+struct heard {
+    struct trainer *t;
+    size_t at;
+    float *copy;
+    int calls;
+};
+
+static void hear(void *ctx, size_t from) {
+    struct heard *h = ctx;
+    assert_true(from < h->at);
+    memcpy(h->copy + from, h->t->grad + from, (h->at - from) * sizeof(float));
+    h->at = from;
+    h->calls++;
+}
+
+TEST(train_gradients_called_final_do_not_change_any_more) {
+    for (int tied = 0; tied < 2; tied++) {
+        struct model_config c = small_model(8);
+        c.tie_word_embeddings = tied;
+        struct trainer_options o = {
+            .model = &c, .seq_len = 24, .batch_max = 5, .micro_batch = 2, .threads = 2};
+        struct trainer *t;
+        struct err e;
+        assert_int_equal(trainer_create(&o, &t, &e), BRG_OK);
+        model_init(&c, 3, trainer_theta(t));
+        AUTO_FREE int32_t *tokens = random_tokens(&c, 5, 24, 11);
+        AUTO_FREE float *copy = mem_alloc(t->P, sizeof *copy);
+        struct heard h = {t, t->P, copy, 0};
+        t->final = hear;
+        t->final_ctx = &h;
+        trainer_gradient(t, tokens, 5);
+        assert_int_equal(h.at, 0);
+        assert_true(h.calls > 2 * (int)c.num_hidden_layers); /* on the way, not all at the end */
+        assert_memory_equal(copy, t->grad, t->P * sizeof(float));
+        trainer_destroy(t);
+    }
+}
