@@ -182,6 +182,7 @@ endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$b)))
 
 # make fuzz F=wire SECONDS=60: one fuzzer; without F each in turn. Inputs stay in build/fuzz/corpus/.
+# RUNS=10000000 counts executions instead, however long they take. test/golden/<name> are first inputs.
 FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
 SECONDS ?= 30
 define fuzz_rule
@@ -192,7 +193,7 @@ $(B)/fuzz_$1: $(B)/obj/test/fuzz/fuzz_$1.o \
 .PHONY: run-fuzz-$1
 run-fuzz-$1: $(B)/fuzz_$1
 	@mkdir -p $(B)/corpus/$1
-	$(B)/fuzz_$1 -max_total_time=$(SECONDS) -print_final_stats=1 -artifact_prefix=$(B)/ \
+	$(B)/fuzz_$1 $(if $(RUNS),-runs=$(RUNS),-max_total_time=$(SECONDS)) -print_final_stats=1 -artifact_prefix=$(B)/ \
 	  $(B)/corpus/$1 $(wildcard test/golden/$1)
 endef
 $(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$f)))
@@ -244,7 +245,7 @@ help:
 	@echo "make asan | tsan      build and run the tests with sanitizers"
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
-	@echo "make fuzz [F=wire SECONDS=60]   libFuzzer on the decoders (clang)"
+	@echo "make fuzz [F=wire SECONDS=60 | RUNS=n]   libFuzzer on the decoders (clang)"
 	@echo "make demo             a whole run on this machine"
 	@echo "make model            the SPIN models of the lease protocol, and their mutants"
 	@echo "make kill-campaign    200 kills each of the hub and of a site, audited each time"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cmd_eval.c - beringia eval: the held-out loss of a model, of a directory in Hugging Face's form or of
- * a run's version (RUN/model.json and RUN/versions/<v>.safetensors). */
-#include <dirent.h>
+/* cmd_eval.c - beringia eval: the loss of a model, of a directory in Hugging Face's form or of a run's
+ * version, over a data set's held-out samples or over the token ids of a file. */
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "base/os.h"
 #include "cli/cli.h"
+#include "cli/source.h"
 #include "train/eval.h"
 #include "train/model_os.h"
 
@@ -17,82 +17,36 @@ static const char HELP[] =
     "beringia eval - held-out perplexity of a model\n"
     "\n"
     "  beringia eval RUN|DIR --data DIR [options]\n"
+    "  beringia eval RUN|DIR --ids FILE [options]\n"
     "\n"
-    "  RUN             directory of a run; its newest version unless --version says which\n"
-    "  DIR             directory with config.json and model.safetensors\n"
+    "  RUN             directory of a run; its head unless --version says which\n"
+    "  DIR             directory with config.json and safetensors weights, one file or shards\n"
     "  --data DIR      data set with held-out samples (beringia pack)\n"
-    "  --version V     version of the run\n"
+    "  --ids FILE      instead: token ids, 32-bit little-endian, as one text\n"
+    "  --seq-len T     of --ids: predictions in a piece; the pieces overlap by one id\n"
+    "                  (default: all of the file in one piece)\n"
+    "  --version V     version of the run, or head\n"
     "  --batch N       samples at a time (default 8); more memory, not other numbers\n"
     "  --threads N     worker threads (default: the processors of this process)\n"
     "  --json          one JSON object instead of text\n"
     "\n"
     "Every held-out sample counts; the mean is over tokens, in nats. Bits per byte do not depend "
     "on the\n"
-    "tokenizer, so they compare models with different ones.\n"
+    "tokenizer, so they compare models with different ones. --json gives the loss with all its "
+    "digits.\n"
     "\n"
     "examples\n"
     "  beringia eval out/ --data data/bpe\n"
     "  beringia eval run1/ --version 12 --data data/bpe --json\n";
 
+enum { IDS_BYTES_MAX = 1 << 30 };
 struct eval_args {
-    const char *dir, *data;
-    uint64_t version;
-    bool has_version, json;
-    uint32_t batch, threads;
+    const char *dir, *data, *ids, *version;
+    bool json;
+    uint32_t batch, threads, seq_len;
 };
 
-struct source { /* what is evaluated */
-    char config[OS_PATH_MAX], weights[OS_PATH_MAX];
-    bool run;
-    uint64_t version;
-};
-
-static enum brg_status newest_version(const char *versions, uint64_t *out, struct err *e) {
-    DIR *d = opendir(versions);
-    bool found = false;
-    uint64_t best = 0;
-    if (!d) return err_set(e, BRG_E_MISSING, "%s: the directory cannot be read", versions);
-    for (const struct dirent *x; (x = readdir(d)) != NULL;) {
-        char name[32];
-        uint64_t v;
-        const char *end = strstr(x->d_name, ".safetensors");
-        if (!end || strcmp(end, ".safetensors") != 0) continue;
-        size_t digits = (size_t)(end - x->d_name);
-        if (digits == 0 || digits >= sizeof name) continue;
-        memcpy(name, x->d_name, digits);
-        name[digits] = '\0';
-        if (!parse_u64(name, &v)) continue;
-        if (!found || v > best) best = v;
-        found = true;
-    }
-    closedir(d);
-    if (!found) return err_set(e, BRG_E_MISSING, "%s: no version is there yet", versions);
-    *out = best;
-    return BRG_OK;
-}
-
-static enum brg_status find_source(const struct eval_args *a, struct source *s, struct err *e) {
-    char versions[OS_PATH_MAX];
-    os_path(versions, a->dir, "versions");
-    s->run = os_exists(versions);
-    if (!s->run) {
-        if (a->has_version)
-            return err_set(e, BRG_E_USAGE,
-                           "%s is not a run (it has no versions/): leave --version out", a->dir);
-        os_path(s->config, a->dir, "config.json");
-        os_path(s->weights, a->dir, "model.safetensors");
-        return BRG_OK;
-    }
-    s->version = a->version;
-    if (!a->has_version) TRY(newest_version(versions, &s->version, e));
-    os_path(s->config, a->dir, "model.json");
-    os_path(s->weights, a->dir, "versions/%llu.safetensors", (unsigned long long)s->version);
-    if (!os_exists(s->weights))
-        return err_set(e, BRG_E_MISSING, "%s: this version is not there", s->weights);
-    return BRG_OK;
-}
-
-static void show_json(const struct source *s, const struct eval_result *r, double seconds) {
+static void show_json(const struct model_source *s, const struct eval_result *r, double seconds) {
     json_t *o = json_object();
     json_object_set_new(o, "model", json_string(s->weights));
     if (s->run) json_object_set_new(o, "version", json_integer((json_int_t)s->version));
@@ -100,40 +54,89 @@ static void show_json(const struct source *s, const struct eval_result *r, doubl
     json_object_set_new(o, "tokens", json_integer((json_int_t)r->tokens));
     json_object_set_new(o, "nll", json_real(r->nll));
     json_object_set_new(o, "perplexity", json_real(r->perplexity));
-    json_object_set_new(o, "bits_per_byte", json_real(r->bits_per_byte));
+    if (r->bits_per_byte > 0) json_object_set_new(o, "bits_per_byte", json_real(r->bits_per_byte));
     json_object_set_new(o, "seconds", json_real(seconds));
     json_dumpf(o, stdout, JSON_COMPACT);
     putchar('\n');
     json_decref(o);
 }
 
-static void show_text(const struct source *s, const struct eval_result *r) {
+static void show_text(const struct eval_args *a, const struct model_source *s,
+                      const struct eval_result *r) {
     printf("model          %s\n", s->weights);
-    printf("held out       %llu samples, %llu tokens\n", (unsigned long long)r->samples,
-           (unsigned long long)r->tokens);
+    printf("%-14s %llu samples, %llu tokens\n", a->ids ? "ids" : "held out",
+           (unsigned long long)r->samples, (unsigned long long)r->tokens);
     printf("loss           %.6f nats a token\n", r->nll);
     printf("perplexity     %.4f\n", r->perplexity);
-    printf("bits per byte  %.4f\n", r->bits_per_byte);
+    if (r->bits_per_byte > 0) printf("bits per byte  %.4f\n", r->bits_per_byte);
 }
 
-static enum brg_status evaluate(const struct eval_args *a, struct trainer **t, struct dataset **d,
+/* The ids of a file, cut into pieces of T+1 that overlap by one; *seq_len 0 takes all. */
+static enum brg_status read_ids(const struct eval_args *a, const struct model_config *c,
+                                uint32_t *seq_len, int32_t **out, uint64_t *out_rows,
                                 struct err *e) {
-    struct source s = {0};
+    AUTO_BUF struct buf b = {.bytes_max = IDS_BYTES_MAX};
+    TRY(os_read_file(a->ids, IDS_BYTES_MAX, &b, e));
+    size_t count = b.bytes_count / 4;
+    if (b.bytes_count % 4 != 0 || count < 2)
+        return err_set(e, BRG_E_SHARD, "%s: want two or more ids of 4 bytes each", a->ids);
+    for (size_t i = 0; i < count; i++)
+        if (get_le32(b.data + 4 * i) >= c->vocab_size)
+            return err_set(e, BRG_E_SHARD, "%s: id %zu is %u, not below the model's vocab_size %u",
+                           a->ids, i, get_le32(b.data + 4 * i), c->vocab_size);
+    if (a->seq_len == 0 && count - 1 > SEQ_LEN_MAX)
+        return err_set(e, BRG_E_USAGE, "%s: too long for one piece; give --seq-len", a->ids);
+    uint32_t T = a->seq_len ? a->seq_len : (uint32_t)(count - 1);
+    uint64_t rows = (count - 1) / T;
+    if (rows == 0)
+        return err_set(e, BRG_E_USAGE, "%s: holds fewer than --seq-len + 1 ids; give a smaller one",
+                       a->ids);
+    int32_t *ids = mem_alloc(rows * (T + 1), sizeof *ids);
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint32_t i = 0; i <= T; i++)
+            ids[r * (T + 1) + i] = (int32_t)get_le32(b.data + 4 * (r * T + i));
+    *seq_len = T;
+    *out = ids;
+    *out_rows = rows;
+    return BRG_OK;
+}
+
+static enum brg_status load(const struct eval_args *a, const struct model_source *s,
+                            const struct model_config *c, uint32_t seq_len, struct trainer **t,
+                            struct err *e) {
+    struct trainer_options o = {
+        .model = c, .seq_len = seq_len, .batch_max = a->batch, .threads = a->threads};
+    TRY(trainer_create(&o, t, e));
+    return model_load_weights(s->weights, c, trainer_theta(*t), e);
+}
+
+static enum brg_status evaluate(struct eval_args *a, struct trainer **t, struct dataset **d,
+                                struct err *e) {
+    struct model_source s = {0};
     struct model_config c;
     struct eval_result r;
-    TRY(find_source(a, &s, e));
+    AUTO_FREE int32_t *ids = NULL;
+    uint32_t seq_len = 0;
+    uint64_t rows = 0;
+    TRY(cli_model_source(a->dir, a->version, &s, e));
     TRY(model_config_load(s.config, &c, e));
-    TRY(data_open(a->data, false, d, e));
-    struct trainer_options o = {
-        .model = &c, .seq_len = data_seq_len(*d), .batch_max = a->batch, .threads = a->threads};
-    TRY(trainer_create(&o, t, e));
-    TRY(model_load_file(s.weights, &c, trainer_theta(*t), e));
+    if (a->ids) {
+        TRY(read_ids(a, &c, &seq_len, &ids, &rows, e));
+        if (a->batch > rows) a->batch = (uint32_t)rows;
+    } else {
+        TRY(data_open(a->data, false, d, e));
+        seq_len = data_seq_len(*d);
+    }
+    TRY(load(a, &s, &c, seq_len, t, e));
     time_ns start = os_now();
-    TRY(eval_heldout(*t, *d, &r, e));
+    if (a->ids)
+        eval_rows(*t, ids, rows, &r);
+    else
+        TRY(eval_heldout(*t, *d, &r, e));
     if (a->json)
         show_json(&s, &r, (double)(os_now() - start) / 1e9);
     else
-        show_text(&s, &r);
+        show_text(a, &s, &r);
     return BRG_OK;
 }
 
@@ -155,9 +158,20 @@ static bool parse_count(const char *s, uint32_t max, uint32_t *out) {
     return true;
 }
 
-enum { OPT_DATA = 1, OPT_VERSION, OPT_BATCH, OPT_THREADS, OPT_JSON, OPT_HELP };
+enum {
+    OPT_DATA = 1,
+    OPT_IDS,
+    OPT_SEQ_LEN,
+    OPT_VERSION,
+    OPT_BATCH,
+    OPT_THREADS,
+    OPT_JSON,
+    OPT_HELP
+};
 static const struct option OPTIONS[] = {
     {"data", required_argument, NULL, OPT_DATA},
+    {"ids", required_argument, NULL, OPT_IDS},
+    {"seq-len", required_argument, NULL, OPT_SEQ_LEN},
     {"version", required_argument, NULL, OPT_VERSION},
     {"batch", required_argument, NULL, OPT_BATCH},
     {"threads", required_argument, NULL, OPT_THREADS},
@@ -176,9 +190,11 @@ int cmd_eval(int argc, char **argv) {
     for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
         switch (c) {
         case OPT_DATA: a.data = optarg; break;
-        case OPT_VERSION:
-            if (!parse_u64(optarg, &a.version)) return usage("--version: no number:", optarg);
-            a.has_version = true;
+        case OPT_IDS: a.ids = optarg; break;
+        case OPT_VERSION: a.version = optarg; break;
+        case OPT_SEQ_LEN:
+            if (!parse_count(optarg, SEQ_LEN_MAX, &a.seq_len))
+                return usage("--seq-len: no number in 1..1048576:", optarg);
             break;
         case OPT_BATCH:
             if (!parse_count(optarg, 1 << 16, &a.batch))
@@ -195,7 +211,8 @@ int cmd_eval(int argc, char **argv) {
         }
     }
     if (optind + 1 != argc) return usage("name one run or model directory", "");
-    if (!a.data) return usage("--data DIR is missing", "");
+    if (!a.data == !a.ids) return usage("want either --data DIR or --ids FILE", "");
+    if (a.seq_len && !a.ids) return usage("--seq-len goes with --ids; a data set has its own", "");
     a.dir = argv[optind];
     enum brg_status s = evaluate(&a, &t, &d, &e);
     trainer_destroy(t);

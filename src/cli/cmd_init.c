@@ -24,11 +24,15 @@ static const char HELP[] =
     "beringia init - make a run\n"
     "\n"
     "  beringia init RUN --model MODEL --data DIR [options]\n"
+    "  beringia init RUN --weights DIR --data DIR [options]\n"
     "  beringia init RUN --weights-file FILE --data DIR [options]\n"
     "\n"
     "  --model MODEL       config.json of a Qwen3 model, or a name in share/models (tiny, demo)\n"
     "  --data DIR          a data set made by beringia pack; every site needs the same one\n"
-    "  --weights DIR       begin with the weights of this Hugging Face directory\n"
+    "  --weights DIR       begin with the weights of this Hugging Face directory (safetensors, one "
+    "file\n"
+    "                      or shards with their index; F32, BF16 or F16); without --model its\n"
+    "                      config.json is the model\n"
     "  --weights-file FILE begin with this safetensors file of F32 tensors; without --model it is "
     "all\n"
     "                      that is known of the model: for a trainer of your own (beringia.h)\n"
@@ -91,11 +95,34 @@ static enum brg_status check_fit(const struct init *x, const char *path, struct 
     return BRG_OK;
 }
 
+/* Weights know tokens by their numbers: those of the data must be the same. A directory without a
+ * tokenizer, and data of plain bytes, say nothing. */
+static enum brg_status check_tokenizer(const struct init *x, struct err *e) {
+    char path[OS_PATH_MAX];
+    struct tokenizer *own = NULL;
+    os_path(path, x->weights, "tokenizer.json");
+    if (!os_exists(path) || strcmp(tokenizer_kind(data_tokenizer(x->dataset)), "bytes") == 0)
+        return BRG_OK;
+    TRY(tokenizer_load(path, &own, e));
+    struct hash have = tokenizer_hash(own), want = data_tokenizer_hash(x->dataset);
+    tokenizer_free(own);
+    if (hash_equal(&have, &want)) return BRG_OK;
+    return err_set(e, BRG_E_TOKENIZER,
+                   "%s: is not the tokenizer that %s was packed with; pack the data with it", path,
+                   x->data);
+}
+
 static enum brg_status load_model(struct init *x, struct err *e) {
     char path[OS_PATH_MAX];
-    model_path(x->model, path);
-    TRY(model_config_load(path, &x->m, e));
+    if (x->model != NULL) {
+        model_path(x->model, path);
+        TRY(model_config_load(path, &x->m, e));
+    } else {
+        os_path(path, x->weights, "config.json");
+    }
+    if (x->weights != NULL) TRY(model_load_dir(x->weights, &x->m, x->model != NULL, e));
     TRY(check_fit(x, path, e));
+    if (x->weights != NULL) TRY(check_tokenizer(x, e));
     model_config_json(&x->m, &x->model_json);
     model_tensors(&x->m, &x->table);
     x->facts.vocab_size = x->m.vocab_size;
@@ -130,7 +157,7 @@ static enum brg_status load_inputs(struct init *x, struct err *e) {
     if (data_samples(x->dataset) == 0)
         return err_set(e, BRG_E_MANIFEST, "%s: has no training sample; pack more text", x->data);
     buf_init(&x->model_json, sizeof((struct wire_run *)0)->model_json - 1);
-    TRY(x->model != NULL ? load_model(x, e) : load_table(x, e));
+    TRY(x->model != NULL || x->weights != NULL ? load_model(x, e) : load_table(x, e));
     CHECK(!x->model_json.overflow);
     x->facts.tensors = tensors_hash(&x->table);
     for (size_t i = 0; i < x->table.count; i++) x->facts.parameters += x->table.v[i].elements;
@@ -210,9 +237,9 @@ static enum brg_status read_weights(const struct init *x, float *theta, struct e
 }
 
 static enum brg_status start_weights(struct init *x, float *theta, struct err *e) {
-    if (x->model == NULL) return read_weights(x, theta, e);
-    if (x->weights_file != NULL) return model_load_file(x->weights_file, &x->m, theta, e);
     if (x->weights != NULL) return model_load_weights(x->weights, &x->m, theta, e);
+    if (x->model == NULL) return read_weights(x, theta, e);
+    if (x->weights_file != NULL) return model_load_weights(x->weights_file, &x->m, theta, e);
     model_init(&x->m, x->seed, theta);
     return BRG_OK;
 }
@@ -379,12 +406,10 @@ static int read_options(int argc, char **argv, struct init *x) {
         }
     }
     if (optind + 1 != argc) return cli_usage("init", "want one RUN directory", "") + 1;
-    if (x->model == NULL && x->weights_file == NULL)
-        return cli_usage("init", "--model (or --weights-file) is missing", "") + 1;
+    if (x->model == NULL && x->weights == NULL && x->weights_file == NULL)
+        return cli_usage("init", "--model (or --weights, --weights-file) is missing", "") + 1;
     if (x->weights_file != NULL && x->weights != NULL)
         return cli_usage("init", "--weights and --weights-file exclude each other", "") + 1;
-    if (x->model == NULL && x->weights != NULL)
-        return cli_usage("init", "--weights needs --model", "") + 1;
     if (x->data == NULL) return cli_usage("init", "--data is missing", "") + 1;
     x->run = argv[optind];
     size_t n = strlen(x->run);

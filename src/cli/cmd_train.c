@@ -17,10 +17,13 @@
 static const char HELP[] =
     "beringia train - train one model on this machine, without a hub\n"
     "\n"
-    "  beringia train --central --data DIR --model config.json --out DIR [options]\n"
+    "  beringia train --central --data DIR --model config.json|--weights DIR --out DIR [options]\n"
     "\n"
     "  --data DIR           data set (beringia pack)\n"
     "  --model FILE         config.json of a Qwen3 model\n"
+    "  --weights DIR        begin with the weights of this Hugging Face directory; without "
+    "--model\n"
+    "                       its config.json is the model\n"
     "  --out DIR            gets config.json, model.safetensors, tokenizer.json\n"
     "  --tokens N           tokens to train on; k, M, G are powers of 1024\n"
     "  --epochs X           or passes over the data (default 1)\n"
@@ -45,7 +48,7 @@ static const char HELP[] =
     "      --batch 16 --lr 2e-3 --schedule wsd --log losses.csv --eval-every 200\n";
 
 struct train_args {
-    const char *data, *model, *out, *log;
+    const char *data, *model, *weights, *out, *log;
     bool central;
     uint64_t tokens, seed;
     double epochs, lr, lr_min_ratio, warmup, decay_share;
@@ -76,8 +79,8 @@ static enum brg_status plan_run(struct central *r, struct err *e) {
     if (data_vocab(r->data) > r->model.vocab_size)
         return err_set(
             e, BRG_E_MODEL,
-            "%s: field vocab_size (%u) is below the data set's vocabulary (%u): raise it", a->model,
-            r->model.vocab_size, data_vocab(r->data));
+            "%s: field vocab_size (%u) is below the data set's vocabulary (%u): raise it",
+            a->model ? a->model : a->weights, r->model.vocab_size, data_vocab(r->data));
     double wish = a->tokens ? (double)a->tokens / (double)T : a->epochs * (double)samples;
     if (!(wish >= 1) || wish > 1e15)
         return err_set(e, BRG_E_USAGE,
@@ -105,7 +108,8 @@ static enum brg_status open_log(struct central *r, struct err *e) {
 
 static enum brg_status start(struct central *r, struct err *e) {
     const struct train_args *a = r->args;
-    TRY(model_config_load(a->model, &r->model, e));
+    if (a->model) TRY(model_config_load(a->model, &r->model, e));
+    if (a->weights) TRY(model_load_dir(a->weights, &r->model, a->model != NULL, e));
     TRY(data_open(a->data, true, &r->data, e));
     TRY(plan_run(r, e));
     uint32_t T = data_seq_len(r->data);
@@ -117,7 +121,10 @@ static enum brg_status start(struct central *r, struct err *e) {
     TRY(trainer_create(&o, &r->trainer, e));
     TRY(os_mkdirs(a->out, e));
     TRY(open_log(r, e));
-    model_init(&r->model, a->seed, trainer_theta(r->trainer));
+    if (a->weights)
+        TRY(model_load_weights(a->weights, &r->model, trainer_theta(r->trainer), e));
+    else
+        model_init(&r->model, a->seed, trainer_theta(r->trainer));
     r->tokens = mem_alloc((size_t)a->batch * (T + 1), sizeof *r->tokens);
     data_order(r->data, 0, &r->order);
     printf("model     %llu parameters, %.1f MFLOP a token\n",
@@ -239,6 +246,7 @@ enum {
     OPT_CENTRAL = 1,
     OPT_DATA,
     OPT_MODEL,
+    OPT_WEIGHTS,
     OPT_OUT,
     OPT_TOKENS,
     OPT_EPOCHS,
@@ -263,6 +271,7 @@ static const struct option OPTIONS[] = {
     {"central", no_argument, NULL, OPT_CENTRAL},
     {"data", required_argument, NULL, OPT_DATA},
     {"model", required_argument, NULL, OPT_MODEL},
+    {"weights", required_argument, NULL, OPT_WEIGHTS},
     {"out", required_argument, NULL, OPT_OUT},
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"epochs", required_argument, NULL, OPT_EPOCHS},
@@ -317,6 +326,7 @@ static bool take_option(struct train_args *a, int option, const char *value) {
     switch (option) {
     case OPT_DATA: a->data = value; return true;
     case OPT_MODEL: a->model = value; return true;
+    case OPT_WEIGHTS: a->weights = value; return true;
     case OPT_OUT: a->out = value; return true;
     case OPT_LOG: a->log = value; return true;
     case OPT_TOKENS: return parse_bytes(value, &a->tokens) && a->tokens > 0;
@@ -371,6 +381,7 @@ int cmd_train(int argc, char **argv) {
     if (optind != argc) return usage("unexpected word", argv[optind]);
     if (!a.central)
         return usage("only --central training is done here; sites use beringia site", "");
-    if (!a.data || !a.model || !a.out) return usage("--data, --model and --out are all needed", "");
+    if (!a.data || !a.out || (!a.model && !a.weights))
+        return usage("--data, --out and --model (or --weights) are all needed", "");
     return run_central(&a, &e) == BRG_OK ? BRG_OK : fail(&e);
 }

@@ -46,7 +46,7 @@ size_t tensor_type_bytes(enum tensor_type type) {
     return 0;
 }
 
-static const char *type_name(enum tensor_type type) {
+const char *tensor_type_name(enum tensor_type type) {
     for (size_t i = 0; i < ARRAY_COUNT(types); i++) {
         if (types[i].type == type) return types[i].name;
     }
@@ -170,7 +170,7 @@ static enum brg_status put_name(struct buf *out, const char *name, struct err *e
 }
 
 static void put_entry(struct buf *out, const struct tensor *x, uint64_t begin) {
-    buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", type_name(x->type));
+    buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", tensor_type_name(x->type));
     for (uint32_t i = 0; i < x->dims; i++) {
         buf_printf(out, "%s%llu", i > 0 ? "," : "", (unsigned long long)x->shape[i]);
     }

@@ -118,6 +118,52 @@ enum brg_status tensors_parse(const void *data, size_t n, uint64_t file_bytes, c
 /* Hash over names, types and shapes in order: two trainers with equal hashes mean the same vector. */
 struct hash tensors_hash(const struct tensors *t);
 
+/* ---- Numbers as files hold them: f32 and its two halves. Pure; rounding is to nearest, ties to even - */
+bool tensor_type_is_float(enum tensor_type type); /* F32, BF16 or F16: what weights may be */
+const char *tensor_type_name(enum tensor_type type);
+/* n numbers of a float type, little-endian, any alignment. */
+void tensor_decode(enum tensor_type type, const uint8_t *in, size_t n, float *out);
+/* Gives the index of the first finite number that the type cannot hold (it would become infinite), or n
+ * where all fit; out is complete only then. */
+size_t tensor_encode(enum tensor_type type, const float *in, size_t n, uint8_t *out);
+
+/* ---- A set: the file or files that together hold a model's tensors. In a directory as Hugging Face
+ * lays it out that is model.safetensors, or the files that model.safetensors.index.json names:
+ *   {"metadata": {...}, "weight_map": {tensor name: file name}}
+ * Strict in the same way: each tensor of each file stands in the index with that file, and the other
+ * way round. ------------------------------------------------------------------------------------- */
+enum { TENSOR_FILES_MAX = 4096 };
+struct tensor_index { /* a zeroed struct is empty */
+    char (*files)[TENSOR_NAME_MAX];
+    struct tensor_place {
+        char name[TENSOR_NAME_MAX];
+        uint32_t file;
+    } * places; /* by name */
+    size_t files_count, places_count;
+};
+void tensor_index_fini(struct tensor_index *x);
+/* Pure, fuzzed. A file name with a slash in it is refused: the set lies in one directory. */
+enum brg_status tensor_index_parse(const void *data, size_t n, const char *path,
+                                   struct tensor_index *out, struct err *e) MUST_USE;
+const struct tensor_place *tensor_index_find(const struct tensor_index *x, const char *name);
+/* The index's text for a set that is to be written; bytes is the sum over all tensors. */
+void tensor_index_print(const struct tensor_index *x, uint64_t bytes, struct buf *out);
+
+struct tensor_file {
+    char *path;
+    struct tensors table;
+};
+struct tensor_set { /* a zeroed struct is empty */
+    struct tensor_file *files;
+    size_t files_count;
+};
+void tensor_set_fini(struct tensor_set *s);
+/* path: a safetensors file, or a directory; model.safetensors comes first where both forms are there. */
+enum brg_status tensor_set_open(const char *path, struct tensor_set *out, struct err *e) MUST_USE;
+/* NULL where no file has it. */
+const struct tensor *tensor_set_find(const struct tensor_set *s, const char *name,
+                                     const struct tensor_file **out_file);
+
 /* ---- Checkpoint of the run: one immutable file = parameters + outer state + ledger --------------
  * safetensors, in this order: every parameter (F32, model order), "outer.m" (F32, [P]), "ledger" (U8,
  * [bytes], the hub room's ledger encoding). Metadata: format "beringia-checkpoint-1", run (uuid hex),

@@ -39,3 +39,15 @@ enum brg_status eval_heldout(struct trainer *t, const struct dataset *d, struct 
     *out = x;
     return BRG_OK;
 }
+
+void eval_rows(struct trainer *t, const int32_t *tokens, uint64_t rows, struct eval_result *out) {
+    size_t width = (size_t)t->T + 1;
+    double sum = 0;
+    CHECK(rows > 0);
+    for (uint64_t at = 0; at < rows; at += t->batch_max) {
+        uint32_t n = rows - at < t->batch_max ? (uint32_t)(rows - at) : t->batch_max;
+        sum += trainer_loss(t, tokens + at * width, n) * n;
+    }
+    *out = (struct eval_result){.samples = rows, .tokens = rows * t->T, .nll = sum / (double)rows};
+    out->perplexity = exp(out->nll);
+}

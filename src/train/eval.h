@@ -17,5 +17,7 @@ struct eval_result {
  * vocabulary not smaller. E_MANIFEST where there is no held-out sample. Runs for as long as it takes. */
 enum brg_status eval_heldout(struct trainer *t, const struct dataset *d, struct eval_result *out,
                              struct err *e) MUST_USE;
+/* The same over rows of T+1 ids each, all below the model's vocab_size; bits_per_byte stays 0. */
+void eval_rows(struct trainer *t, const int32_t *tokens, uint64_t rows, struct eval_result *out);
 
 #endif

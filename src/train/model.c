@@ -222,6 +222,20 @@ void model_config_json(const struct model_config *c, struct buf *out) {
     buf_printf(out, "  \"use_sliding_window\": false,\n  \"vocab_size\": %u\n}\n", c->vocab_size);
 }
 
+const char *model_config_differs(const struct model_config *a, const struct model_config *b) {
+    if (a->vocab_size != b->vocab_size) return "vocab_size";
+    if (a->hidden_size != b->hidden_size) return "hidden_size";
+    if (a->intermediate_size != b->intermediate_size) return "intermediate_size";
+    if (a->num_hidden_layers != b->num_hidden_layers) return "num_hidden_layers";
+    if (a->num_attention_heads != b->num_attention_heads) return "num_attention_heads";
+    if (a->num_key_value_heads != b->num_key_value_heads) return "num_key_value_heads";
+    if (a->head_dim != b->head_dim) return "head_dim";
+    if (a->rms_norm_eps != b->rms_norm_eps) return "rms_norm_eps";
+    if (a->rope_theta != b->rope_theta) return "rope_theta";
+    if (a->tie_word_embeddings != b->tie_word_embeddings) return "tie_word_embeddings";
+    return NULL;
+}
+
 static void add_1d(struct tensors *t, const char *name, uint64_t n) {
     tensors_add(t, name, TENSOR_F32, 1, &n);
 }

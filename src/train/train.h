@@ -35,9 +35,14 @@ uint64_t model_parameters(const struct model_config *c);
 double model_flops_per_token(const struct model_config *c, uint32_t seq_len);
 /* Linear and embedding N(0, initializer_range), norms 1; a pure function of (config, seed). */
 void model_init(const struct model_config *c, uint64_t seed, float *theta);
-/* Reads weights of a Hugging Face directory (model.safetensors, F32/BF16/F16) into theta[P]; unknown,
- * missing or misshapen tensors are errors that name the tensor. */
-enum brg_status model_load_weights(const char *dir, const struct model_config *c, float *theta,
+/* The first field that makes two configurations different models, NULL where none does. What only bounds
+ * or begins a training (max_position_embeddings, initializer_range) may differ. */
+const char *model_config_differs(const struct model_config *a, const struct model_config *b);
+/* Reads weights into theta[P] (half written on failure): of a Hugging Face directory (model.safetensors,
+ * or shards with their index) or of one safetensors file, which may be a run's checkpoint; F32, BF16 or
+ * F16. Unknown, missing or misshapen tensors are errors that name file and tensor, and so is
+ * (E_NONFINITE) a number that is not finite. */
+enum brg_status model_load_weights(const char *path, const struct model_config *c, float *theta,
                                    struct err *e) MUST_USE;
 
 struct adamw {

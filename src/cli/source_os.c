@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* source_os.c - finds a version of a run on the disk.
+ *
+ * The head is not always the newest file of RUN/versions: after a rollback newer ones stay there for a
+ * while, and just after a merge the name may not be made yet. So the journal is asked, and the blob is
+ * taken where the name is missing. */
+#include <dirent.h>
+#include <string.h>
+
+#include "cli/audit.h"
+#include "cli/source.h"
+
+static enum brg_status newest_version(const char *versions, uint64_t *out, struct err *e) {
+    DIR *d = opendir(versions);
+    bool found = false;
+    uint64_t best = 0;
+    if (!d) return err_set(e, BRG_E_MISSING, "%s: the directory cannot be read", versions);
+    for (const struct dirent *x; (x = readdir(d)) != NULL;) {
+        char name[32];
+        uint64_t v;
+        const char *end = strstr(x->d_name, ".safetensors");
+        if (!end || strcmp(end, ".safetensors") != 0) continue;
+        size_t digits = (size_t)(end - x->d_name);
+        if (digits == 0 || digits >= sizeof name) continue;
+        memcpy(name, x->d_name, digits);
+        name[digits] = '\0';
+        if (!parse_u64(name, &v)) continue;
+        if (!found || v > best) best = v;
+        found = true;
+    }
+    closedir(d);
+    if (!found) return err_set(e, BRG_E_MISSING, "%s: no version is there yet", versions);
+    *out = best;
+    return BRG_OK;
+}
+
+/* Fills in version and the path of its blob, from the journal. */
+static enum brg_status head_of(struct audit *a, const char *run, struct model_source *out,
+                               struct err *e) {
+    char hex[HASH_HEX_BYTES];
+    TRY(audit_journal(a, run, e));
+    const struct audit_version *v = audit_version_find(a, a->head);
+    if (v == NULL)
+        return err_set(e, BRG_E_JOURNAL, "%s: the journal knows no head; see beringia audit", run);
+    out->version = a->head;
+    hash_hex(&v->checkpoint, hex);
+    os_path(out->weights, run, "blobs/%.2s/%s", hex, hex);
+    return BRG_OK;
+}
+
+static enum brg_status find_head(struct model_source *out, struct err *e) {
+    char path[OS_PATH_MAX];
+    if (!os_exists(os_path(path, out->dir, "journal.db")))
+        return newest_version(os_path(path, out->dir, "versions"), &out->version, e);
+    struct audit *a = mem_alloc(1, sizeof *a);
+    audit_init(a);
+    enum brg_status s = head_of(a, out->dir, out, e);
+    audit_fini(a);
+    mem_free(a);
+    return s;
+}
+
+enum brg_status cli_model_source(const char *dir, const char *version, struct model_source *out,
+                                 struct err *e) {
+    char path[OS_PATH_MAX];
+    memset(out, 0, sizeof *out);
+    if (strlen(dir) >= sizeof out->dir - 256)
+        return err_set(e, BRG_E_USAGE, "%.100s...: the path is too long", dir);
+    memcpy(out->dir, dir, strlen(dir) + 1);
+    out->run = os_exists(os_path(path, dir, "versions"));
+    if (!out->run) {
+        if (version != NULL)
+            return err_set(e, BRG_E_USAGE,
+                           "%s is not a run (it has no versions/): leave --version out", dir);
+        os_path(out->config, dir, "config.json");
+        memcpy(out->weights, out->dir, sizeof out->weights);
+        return BRG_OK;
+    }
+    os_path(out->config, dir, "model.json");
+    if (version == NULL || strcmp(version, "head") == 0)
+        TRY(find_head(out, e));
+    else if (!parse_u64(version, &out->version))
+        return err_set(e, BRG_E_USAGE, "--version %.40s: want a number, or head", version);
+    os_path(path, dir, "versions/%llu.safetensors", (unsigned long long)out->version);
+    if (out->weights[0] == '\0' || os_exists(path)) memcpy(out->weights, path, sizeof path);
+    if (!os_exists(out->weights))
+        return err_set(e, BRG_E_MISSING,
+                       "%s: this version is not there; RUN/versions has what is kept",
+                       out->weights);
+    return BRG_OK;
+}
