@@ -76,10 +76,12 @@ static void plan_all(struct plan *p, struct trainer *t) {
     for (size_t s = 0; s < SLABS; s++) p->used[s] = 0;
     take(p, SLAB_THETA, &t->theta, P);
     take(p, SLAB_GRAD, &t->grad, P);
-    take(p, SLAB_MOMENTS, &t->m, P);
-    take(p, SLAB_MOMENTS, &t->v, P);
+    take(p, SLAB_MOMENTS, &t->m, (double)trainer_moments(t));
+    take(p, SLAB_MOMENTS, &t->v, (double)trainer_moments(t));
     plan_layers(p, t, R);
     plan_work(p, t, R);
+    for (int i = 0; t->dp && i < DP_SLOTS; i++)
+        take(p, SLAB_WORK, &t->dp->slots[i].parts, (double)dp_parts_count(t->dp));
 }
 
 static enum brg_status allocate(struct plan *p, struct trainer *t, struct err *e) {
@@ -134,18 +136,38 @@ static void plan_offsets(struct trainer *t) {
     CHECK((t->model.tie_word_embeddings ? at + t->C : t->head + t->V * t->C) == t->P);
 }
 
+/* A chunk, or of it what this rank updates: its moments are here. */
+static void plan_piece(struct trainer *t, struct piece p) {
+    if (!t->dp) {
+        p.moment = p.offset;
+        t->pieces[t->pieces_count++] = p;
+        return;
+    }
+    const struct dp *d = t->dp;
+    size_t end = p.offset + p.count;
+    for (size_t b = p.offset / d->bucket; b < d->buckets && b * d->bucket < end; b++) {
+        size_t part = dp_part_at(d, b, d->net->rank), stop = dp_part_at(d, b, d->net->rank + 1);
+        size_t from = p.offset > part ? p.offset : part, to = end < stop ? end : stop;
+        if (from < to)
+            t->pieces[t->pieces_count++] =
+                (struct piece){from, to - from, d->starts[b] + from - part, p.decay};
+    }
+}
+
 static void plan_pieces(struct trainer *t) {
     struct tensors table = {0};
     model_tensors(&t->model, &table);
     size_t most = t->P / ELEMENTS_CHUNK + table.count, at = 0;
+    if (t->dp) most += t->dp->buckets;
     t->pieces = mem_alloc(most, sizeof *t->pieces);
     t->sums = mem_alloc(most, sizeof *t->sums);
     for (size_t i = 0; i < table.count; i++) {
         for (size_t done = 0; done < table.v[i].elements; done += ELEMENTS_CHUNK) {
             size_t left = table.v[i].elements - done;
-            CHECK(t->pieces_count < most);
-            t->pieces[t->pieces_count++] = (struct piece){
-                at + done, left < ELEMENTS_CHUNK ? left : ELEMENTS_CHUNK, table.v[i].dims > 1};
+            plan_piece(t, (struct piece){.offset = at + done,
+                                         .count = left < ELEMENTS_CHUNK ? left : ELEMENTS_CHUNK,
+                                         .decay = table.v[i].dims > 1});
+            CHECK(t->pieces_count <= most);
         }
         at += table.v[i].elements;
     }
@@ -176,6 +198,7 @@ static void plan_sizes(struct trainer *t) {
 
 enum brg_status trainer_plan(struct trainer *t, struct err *e) {
     plan_sizes(t);
+    t->dp = dp_create(t->net, t->kernels, t->P);
     t->offsets = mem_alloc(t->layers_count, sizeof *t->offsets);
     t->acts = mem_alloc(t->layers_count, sizeof *t->acts);
     struct plan p = {0};
@@ -184,6 +207,7 @@ enum brg_status trainer_plan(struct trainer *t, struct err *e) {
     struct plan counted = p;
     plan_all(&p, t);
     for (size_t s = 0; s < SLABS; s++) CHECK(p.used[s] == counted.used[s]); /* T3 */
+    if (t->dp) t->dp->grad = t->grad;
     plan_offsets(t);
     plan_pieces(t);
     plan_rotation(t);
@@ -196,4 +220,5 @@ void trainer_unplan(struct trainer *t) {
     mem_free(t->sums);
     mem_free(t->offsets);
     mem_free(t->acts);
+    dp_destroy(t->dp);
 }

@@ -57,22 +57,41 @@ struct trainer_options {
     uint32_t seq_len, batch_max;      /* rows a step may have at most */
     uint32_t micro_batch; /* rows in memory at once; 0 = batch_max (gradient accumulation) */
     uint32_t threads;     /* 0 = the processors this process may use */
+    /* The ranks that train this model together (dp.h); batch_max and micro_batch are this rank's own.
+     * NULL: alone. Borrowed until trainer_destroy. trainer_gradient and trainer_update are then
+     * collective, and every rank must begin with the same weights. */
+    const struct dp_net *net;
 };
 /* E_MEMORY says what was asked and which settings shrink it. */
 enum brg_status trainer_create(const struct trainer_options *o, struct trainer **out, struct err *e)
     MUST_USE;
 void trainer_destroy(struct trainer *t);
 uint64_t trainer_parameters(const struct trainer *t);
-float *trainer_theta(struct trainer *t);         /* [P], borrowed, may be written between steps */
-float *trainer_grad(struct trainer *t);          /* [P] of the last trainer_gradient */
-float *trainer_m(struct trainer *t);             /* AdamW first moment [P] */
-float *trainer_v(struct trainer *t);             /* AdamW second moment [P] */
+float *trainer_theta(struct trainer *t); /* [P], borrowed, may be written between steps */
+/* [P] of the last trainer_gradient; with other ranks only this one's parts are the sum over all. */
+float *trainer_grad(struct trainer *t);
+/* AdamW's moments [trainer_moments]: all P where this trainer is alone, this rank's parts otherwise. */
+float *trainer_m(struct trainer *t);
+float *trainer_v(struct trainer *t);
+uint64_t trainer_moments(const struct trainer *t);
+enum moment { MOMENT_M = 0, MOMENT_V = 1 };
+/* Elements [at, at + count) of a moment as one vector of P: out of the trainer, into it. Collective;
+ * `values` is of interest on rank 0 only. */
+void trainer_moment_get(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
+                        float *values);
+void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
+                        const float *values);
 uint64_t trainer_steps(const struct trainer *t); /* AdamW's t, for bias correction */
 void trainer_steps_set(struct trainer *t, uint64_t steps);
-/* Mean next-token cross-entropy over rows*T predictions; tokens[rows][T+1]. No gradient. */
+/* Mean next-token cross-entropy over rows*T predictions; tokens[rows][T+1]. No gradient. Of this rank's
+ * rows alone. */
 double trainer_loss(struct trainer *t, const int32_t *tokens, uint32_t rows);
 /* Loss and gradient (mean over rows*T predictions) into trainer_grad. rows <= batch_max. */
 double trainer_gradient(struct trainer *t, const int32_t *tokens, uint32_t rows);
+/* The same where these rows (0 are possible) are one rank's of rows_total: loss and gradient are the
+ * means over all ranks' rows, the loss with the same bits on all ranks. */
+double trainer_gradient_part(struct trainer *t, const int32_t *tokens, uint32_t rows,
+                             uint32_t rows_total);
 /* AdamW on the gradient there; gives the gradient's norm before clipping. E_NONFINITE (nothing
  * changed) where it is not finite. */
 enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr,

@@ -43,8 +43,13 @@ enum brg_status trainer_create_with(const struct trainer_options *o, const struc
     t->batch_max = o->batch_max;
     t->micro = o->micro_batch && o->micro_batch < o->batch_max ? o->micro_batch : o->batch_max;
     t->kernels = k;
+    t->net = o->net;
     enum brg_status s = pool_create(o->threads, &t->pool, e);
     if (s == BRG_OK) s = trainer_plan(t, e);
+    if (s == BRG_OK && t->dp) {
+        t->final = dp_reduce_final;
+        t->final_ctx = t->dp;
+    }
     if (s != BRG_OK) {
         trainer_destroy(t);
         return s;
@@ -95,39 +100,87 @@ void trainer_steps_set(struct trainer *t, uint64_t steps) {
     t->steps = steps;
 }
 
-/* All micro-batches of a batch; gradients too where asked for. Gives the mean loss. */
-static double run_batch(struct trainer *t, const int32_t *tokens, uint32_t rows, bool gradient) {
-    CHECK(rows > 0);
+uint64_t trainer_moments(const struct trainer *t) {
+    return t->dp ? t->dp->own : t->P;
+}
+
+void trainer_moment_get(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
+                        float *values) {
+    const float *own = which == MOMENT_M ? t->m : t->v;
+    CHECK(at <= t->P);
+    CHECK(count <= t->P - at);
+    if (t->dp)
+        dp_collect(t->dp, own, at, count, values);
+    else
+        memcpy(values, own + at, count * sizeof(float));
+}
+
+void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
+                        const float *values) {
+    float *own = which == MOMENT_M ? t->m : t->v;
+    CHECK(at <= t->P);
+    CHECK(count <= t->P - at);
+    if (t->dp)
+        dp_scatter(t->dp, own, at, count, values);
+    else
+        memcpy(own + at, values, count * sizeof(float));
+}
+
+/* All micro-batches of a batch; where scale is not 0 gradients too, of the losses' sum times scale.
+ * Gives the sum. */
+static double run_batch(struct trainer *t, const int32_t *tokens, uint32_t rows, double scale) {
     CHECK(rows <= t->batch_max);
-    double sum = 0, count = (double)rows * t->T;
+    double sum = 0;
     for (uint32_t at = 0; at < rows; at += t->micro) {
         t->rows = rows - at < t->micro ? rows - at : t->micro;
         t->R = (size_t)t->rows * t->T;
         t->tokens = tokens + (size_t)at * (t->T + 1);
         t->first = at == 0;
-        t->last = gradient && rows - at <= t->micro;
+        t->last = scale != 0 && rows - at <= t->micro;
         CHECK(t->R <= (size_t)t->micro * t->T); /* T1: shapes alone decide how work is cut */
         trainer_forward(t);
-        trainer_head(t, gradient ? (float)(1.0 / count) : 0.0f);
-        if (gradient) trainer_backward(t);
+        trainer_head(t, (float)scale);
+        if (scale != 0) trainer_backward(t);
         for (size_t r = 0; r < t->R; r++) sum += (double)t->losses[r];
     }
     t->tokens = NULL;
-    return sum / count;
+    return sum;
 }
 
 double trainer_loss(struct trainer *t, const int32_t *tokens, uint32_t rows) {
-    return run_batch(t, tokens, rows, false);
+    CHECK(rows > 0);
+    return run_batch(t, tokens, rows, 0) / ((double)rows * t->T);
 }
 
 double trainer_gradient(struct trainer *t, const int32_t *tokens, uint32_t rows) {
-    return run_batch(t, tokens, rows, true);
+    return trainer_gradient_part(t, tokens, rows, rows);
+}
+
+double trainer_gradient_part(struct trainer *t, const int32_t *tokens, uint32_t rows,
+                             uint32_t rows_total) {
+    CHECK(rows_total > 0);
+    double count = (double)rows_total * t->T;
+    if (!t->dp) {
+        CHECK(rows == rows_total);
+        return run_batch(t, tokens, rows, 1.0 / count) / count;
+    }
+    dp_reduce_begin(t->dp);
+    double sum = 0;
+    if (rows > 0) {
+        sum = run_batch(t, tokens, rows, 1.0 / count);
+    } else { /* a rank without rows takes part in the sums all the same */
+        memset(t->grad, 0, t->P * sizeof(float));
+        dp_reduce_final(t->dp, 0);
+    }
+    dp_reduce_finish(t->dp);
+    return dp_sum(t->net, sum) / count;
 }
 
 struct update_job {
     struct trainer *t;
     struct adamw_step step;
     float decay;
+    size_t first; /* piece that is chunk 0 */
 };
 
 static void sum_piece(void *ctx, uint32_t chunk, uint32_t worker) {
@@ -141,19 +194,32 @@ static void update_piece(void *ctx, uint32_t chunk, uint32_t worker) {
     (void)worker;
     struct update_job *j = ctx;
     struct trainer *t = j->t;
-    const struct piece *p = &t->pieces[chunk];
+    const struct piece *p = &t->pieces[j->first + chunk];
     struct adamw_step s = j->step;
     s.decay = p->decay ? j->decay : 1.0f;
-    t->kernels->adamw(t->theta + p->offset, t->m + p->offset, t->v + p->offset, t->grad + p->offset,
+    t->kernels->adamw(t->theta + p->offset, t->m + p->moment, t->v + p->moment, t->grad + p->offset,
                       p->count, &s);
 }
 
-/* Global L2 norm: each fixed piece in double, pieces in order. */
+/* Global L2 norm: each fixed piece in double, pieces in order; then ranks in order. */
 static double gradient_norm(struct trainer *t) {
     double sum = 0;
     pool_run(t->pool, (uint32_t)t->pieces_count, sum_piece, t);
     for (size_t i = 0; i < t->pieces_count; i++) sum += t->sums[i];
-    return sqrt(sum);
+    return sqrt(dp_sum(t->net, sum));
+}
+
+/* Bucket by bucket: while one is updated, those before it are on their way to the other ranks. */
+static void update_parts(struct trainer *t, struct update_job *j) {
+    size_t at = 0;
+    for (size_t b = 0; b < t->dp->buckets; b++) {
+        size_t end = (b + 1) * t->dp->bucket;
+        j->first = at;
+        while (at < t->pieces_count && t->pieces[at].offset < end) at++;
+        pool_run(t->pool, (uint32_t)(at - j->first), update_piece, j);
+        dp_spread(t->dp, t->theta, b);
+    }
+    dp_spread_finish(t->dp);
 }
 
 enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr,
@@ -177,7 +243,10 @@ enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double 
                                     .bias1 = (float)(1.0 / (1.0 - pow(a->beta1, n))),
                                     .bias2 = (float)(1.0 / (1.0 - pow(a->beta2, n))),
                                     .eps = (float)a->eps}};
-    pool_run(t->pool, (uint32_t)t->pieces_count, update_piece, &j);
+    if (t->dp)
+        update_parts(t, &j);
+    else
+        pool_run(t->pool, (uint32_t)t->pieces_count, update_piece, &j);
     *out_norm = norm;
     return BRG_OK;
 }

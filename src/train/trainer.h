@@ -5,6 +5,7 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
+#include "train/dp.h"
 #include "train/kernels.h"
 #include "train/matmul.h"
 #include "train/threads.h"
@@ -33,8 +34,8 @@ struct layer_acts {    /* what backward needs again */
     float *gate_up;    /* [R,2F]; backward turns it into its gradient */
 };
 
-struct piece { /* a fixed chunk of theta that lies within one tensor */
-    size_t offset, count;
+struct piece { /* a fixed chunk of theta that lies within one tensor, and where its moments are */
+    size_t offset, count, moment;
     bool decay;
 };
 
@@ -48,6 +49,8 @@ struct trainer {
     struct matmul mm;
     float *theta, *grad, *m, *v;
     uint64_t steps;
+    const struct dp_net *net;       /* NULL: alone */
+    struct dp *dp;                  /* NULL: alone, or the only rank; then m and v are [P] */
     size_t embed, final_norm, head; /* offsets; head = embed where tied */
     struct layer_offsets *offsets;  /* [layers] */
     struct layer_acts *acts;        /* [layers] */
