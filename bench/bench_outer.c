@@ -43,7 +43,7 @@ static void must(enum brg_status s, const struct err *e) {
 }
 
 static void bench_codecs(const float *x, float *y, uint8_t *bytes, size_t n) {
-    static const enum codec all[] = {CODEC_FP32, CODEC_BF16, CODEC_INT8};
+    static const enum codec all[] = {CODEC_FP32, CODEC_BF16, CODEC_INT8, CODEC_INT4, CODEC_TOPK};
     struct err e = {0};
     double gb = (double)n * 4 / 1e9;
     for (size_t c = 0; c < ARRAY_COUNT(all); c++) {

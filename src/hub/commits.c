@@ -187,6 +187,32 @@ static bool words_fine(const struct hub *h, const struct record_stage *g,
     return true;
 }
 
+/* What a delta may hold beside its own segment's moves: what the codec kept back earlier, as a share of
+ * the move of a long round. int8 and int4 keep back half a step; topk keeps a weight back until it is among
+ * the largest of its 64, some 64 rounds at most where all move alike. */
+static double residual_share(uint32_t codec) {
+    switch ((enum codec)codec) {
+    case CODEC_FP32: return 0;
+    case CODEC_BF16: return 0.004;
+    case CODEC_INT8: return 0.5 / 127;
+    case CODEC_INT4: return 0.5 / 7;
+    case CODEC_TOPK: return 64;
+    }
+    return 0;
+}
+
+/* No weight of an honest delta is larger (outer_adamw_bound), whatever the data were. */
+static double move_bound(const struct hub *h, const struct record_stage *g, double theta_max) {
+    const struct hub_settings *s = &h->s;
+    enum { LONG = 4 /* rounds: a faster site, or one that the hub was out of reach for */ };
+    double rates = LONG * (double)s->steps * s->schedule.lr;
+    if (rates < g->lr_sum) rates = g->lr_sum;
+    double own = outer_adamw_bound(g->lr_sum, s->beta1, s->beta2, s->weight_decay, theta_max);
+    double kept = outer_adamw_bound(rates, s->beta1, s->beta2, s->weight_decay, theta_max);
+    double share = residual_share(g->codec);
+    return 1.01 * own + (share > 0 ? share * kept : 0); /* a hundredth for roundings */
+}
+
 /* What the delta's content can be refused for. */
 static bool blob_fine(const struct hub *h, const struct record_stage *g,
                       const struct hub_blob_verdict *blob, char reason[WIRE_TEXT_MAX]) {
@@ -197,9 +223,8 @@ static bool blob_fine(const struct hub *h, const struct record_stage *g,
     if (!isfinite(blob->norm) || !isfinite(blob->max_abs) || !isfinite(blob->cos_m))
         return reason_set(reason, "the delta holds numbers that are not finite");
     if (blob->theta_max <= 0 || h->s.beta2 <= 0) return true;
-    double bound =
-        outer_adamw_bound(g->lr_sum, h->s.beta1, h->s.beta2, h->s.weight_decay, blob->theta_max);
-    if (blob->max_abs > 1.01 * bound) /* a hundredth for the codec's rounding */
+    double bound = move_bound(h, g, blob->theta_max);
+    if (blob->max_abs > bound)
         return reason_set(
             reason, "a weight moved by %.3g, but AdamW moves it by %.3g at most in these steps",
             blob->max_abs, bound);

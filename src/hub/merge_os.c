@@ -31,7 +31,7 @@
 
 enum {
     SLOTS = 3,
-    PIECE_MIN = 16 * CODEC_BLOCK,
+    PIECE_MIN = CODEC_UNIT,
     MERGE_MEMORY_BYTES = 64 << 20, /* for the decoded pieces of all parts together */
 };
 
@@ -82,7 +82,7 @@ static enum brg_status source_open(struct source *s, const char *path, uint64_t 
 /* The next n elements, n a multiple of a block except at the end. bytes is scratch of 4 n bytes. */
 static enum brg_status source_next(struct source *s, size_t n, uint8_t *bytes, float *out,
                                    struct err *e) {
-    CHECK(s->at % CODEC_BLOCK == 0); /* M2 */
+    CHECK(s->at % CODEC_UNIT == 0); /* M2 */
     uint64_t offset = DELTA_HEADER_BYTES + codec_bytes(s->header.codec, s->at);
     size_t count = (size_t)codec_bytes(s->header.codec, n);
     TRY(os_pread_all(s->fd, bytes, count, offset, s->path, e));

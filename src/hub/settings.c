@@ -9,7 +9,7 @@
 
 static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
 static const char *const averages[] = {"mean", "sum", NULL};
-static const char *const codecs[] = {"fp32", "bf16", "int8", NULL};
+static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", "topk", NULL};
 
 static const struct config_key keys[] = {
     {"run", "epochs", CONFIG_U64, .def = "1", .min = 1, .max = 1e6,
@@ -46,7 +46,7 @@ static const struct config_key keys[] = {
     {"outer", "average", CONFIG_ENUM, .def = "mean", .choices = averages,
      .help = "mean: token-weighted; sum: plain sum of deltas, no momentum, for models that count"},
     {"outer", "codec", CONFIG_ENUM, .def = "int8", .choices = codecs,
-     .help = "how contributions are coded"},
+     .help = "how contributions are coded; topk wants mu = 0"},
     {"outer", "quorum", CONFIG_U64, .def = "1", .min = 1, .max = 4096,
      .help =
          "sites that must have handed in before the others are waited for no longer than grace"},

@@ -10,6 +10,7 @@
  *   int8   blocks of 128:  0  f32 scale = max|x| / 127
  *                          4  signed bytes q = round(x / scale), ties to even; the value is q * scale
  *          a last, shorter block has only its own bytes
+ *   int4   codec_int4.c     topk   codec_topk.c
  *
  * Two choices at the ends of the range keep every step an ordinary IEEE operation. A block whose
  * scale would be subnormal is coded as zeros: such a scale has few bits left and could push q
@@ -30,10 +31,13 @@
 #include <float.h>
 #include <string.h>
 
-#include "outer/outer.h"
+#include "outer/codec_parts.h"
 
 static_assert(sizeof(float) == 4, "f32 is IEEE 754 binary32");
-static_assert(OUTER_CHUNK % CODEC_BLOCK == 0, "chunks are whole blocks");
+static_assert(OUTER_CHUNK % CODEC_UNIT == 0, "chunks are whole blocks");
+static_assert(CODEC_UNIT % CODEC_BLOCK == 0, "of every codec");
+static_assert(CODEC_UNIT % CODEC_INT4_BLOCK == 0, "of every codec");
+static_assert(CODEC_UNIT % CODEC_TOPK_BLOCK == 0, "of every codec");
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "vectors are stored as they lie in memory");
 
@@ -43,10 +47,10 @@ enum {
     BITS_SCALE_TOO_LARGE = 0x7c000000, /* 2^121: 127 * scale stays finite below */
     INT8_BLOCK_BYTES = 4 + CODEC_BLOCK,
 };
-#define ROUND_MAGIC 12582912.0f /* 1.5 * 2^23 */
+bool codec_plain_only = false;
 
 bool codec_parse(const char *name, enum codec *out) {
-    static const enum codec all[] = {CODEC_FP32, CODEC_BF16, CODEC_INT8};
+    static const enum codec all[] = {CODEC_FP32, CODEC_BF16, CODEC_INT8, CODEC_INT4, CODEC_TOPK};
     for (size_t i = 0; i < ARRAY_COUNT(all); i++) {
         if (strcmp(name, codec_name(all[i])) != 0) continue;
         *out = all[i];
@@ -60,6 +64,8 @@ const char *codec_name(enum codec c) {
     case CODEC_FP32: return "fp32";
     case CODEC_BF16: return "bf16";
     case CODEC_INT8: return "int8";
+    case CODEC_INT4: return "int4";
+    case CODEC_TOPK: return "topk";
     }
     return "unknown";
 }
@@ -69,28 +75,23 @@ uint64_t codec_bytes(enum codec c, uint64_t n) {
     case CODEC_FP32: return n * 4;
     case CODEC_BF16: return n * 2;
     case CODEC_INT8: return n + (n / CODEC_BLOCK + (n % CODEC_BLOCK != 0)) * 4;
+    case CODEC_INT4: return int4_bytes(n);
+    case CODEC_TOPK: return topk_bytes(n);
     }
     CHECK(false);
     return 0;
 }
 
-/* The bits of |x| as a number that a signed comparison orders as the floats are ordered. */
-static inline int32_t abs_bits(const float *x) {
-    int32_t b;
-    memcpy(&b, x, 4);
-    return b & INT32_MAX;
-}
-
-static int32_t max_bits_block(const float *x) {
+CODEC_INLINE int32_t max_bits_block(const float *x) {
     int32_t max = 0;
     for (size_t i = 0; i < CODEC_BLOCK; i++) {
-        int32_t b = abs_bits(x + i);
+        int32_t b = codec_abs_bits(x + i);
         max = b > max ? b : max;
     }
     return max;
 }
 
-static int32_t max_bits(const float *x, size_t n) {
+CODEC_INLINE int32_t max_bits_of(const float *x, size_t n) {
     int32_t max = 0;
     size_t i = 0;
     for (; i + CODEC_BLOCK <= n; i += CODEC_BLOCK) {
@@ -98,10 +99,20 @@ static int32_t max_bits(const float *x, size_t n) {
         max = b > max ? b : max;
     }
     for (; i < n; i++) {
-        int32_t b = abs_bits(x + i);
+        int32_t b = codec_abs_bits(x + i);
         max = b > max ? b : max;
     }
     return max;
+}
+
+static int32_t max_bits_plain(const float *x, size_t n) {
+    return max_bits_of(x, n);
+}
+CODEC_WIDE static int32_t max_bits_wide(const float *x, size_t n) {
+    return max_bits_of(x, n);
+}
+static int32_t max_bits(const float *x, size_t n) {
+    return CODEC_WIDE_HERE() ? max_bits_wide(x, n) : max_bits_plain(x, n);
 }
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
@@ -163,10 +174,7 @@ static bool bf16_finite(const uint8_t *in, size_t n) {
 /* ---- int8 ------------------------------------------------------------------------------------ */
 /* scale > 0 and |x| / scale < 128, so the sum with the magic number holds q in its lowest bits. */
 static inline int8_t quantise(float x, float scale) {
-    float shifted = x / scale + ROUND_MAGIC;
-    int32_t b;
-    memcpy(&b, &shifted, 4);
-    return (int8_t)(b - 0x4b400000);
+    return (int8_t)codec_round(x / scale);
 }
 
 static float scale_of(int32_t max) {
@@ -240,6 +248,14 @@ enum brg_status codec_encode(enum codec c, const float *x, size_t n, uint8_t *ou
         if (scale_bits >= BITS_SCALE_TOO_LARGE) return BRG_E_NONFINITE; /* C2: it must decode */
         int8_encode(x, n, out);
         return BRG_OK;
+    case CODEC_INT4:
+        if (!int4_fits(max)) return BRG_E_NONFINITE;
+        int4_encode(x, n, out);
+        return BRG_OK;
+    case CODEC_TOPK:
+        if (max >= BITS_BF16_TOO_LARGE) return BRG_E_NONFINITE;
+        topk_encode(x, n, out);
+        return BRG_OK;
     }
     CHECK(false); /* C1: nothing was written for a codec outside the enum */
     return BRG_E_INTERNAL;
@@ -265,8 +281,16 @@ enum brg_status codec_decode(enum codec c, const uint8_t *in, size_t n, float *o
         if (!int8_scales_good(in, n)) return BRG_E_CORRUPT;
         int8_decode(in, n, out);
         return BRG_OK;
+    case CODEC_INT4:
+        if (!int4_good(in, n)) return BRG_E_CORRUPT;
+        int4_decode(in, n, out);
+        return BRG_OK;
+    case CODEC_TOPK:
+        if (!topk_good(in, n)) return BRG_E_CORRUPT;
+        topk_decode(in, n, out);
+        return BRG_OK;
     }
-    CHECK(false); /* C2: only these three are ever written */
+    CHECK(false); /* C2: only these are ever written */
     return BRG_E_INTERNAL;
 }
 
@@ -298,9 +322,9 @@ enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct
                        "send the file that the site library wrote");
     }
     uint32_t codec = get_le32(in + 8);
-    if (codec != CODEC_FP32 && codec != CODEC_BF16 && codec != CODEC_INT8) {
+    if (codec < CODEC_FP32 || codec > CODEC_TOPK) {
         return err_set(e, BRG_E_MESSAGE,
-                       "delta header: codec %u is unknown; use fp32, bf16 or int8",
+                       "delta header: codec %u is unknown; use fp32, bf16, int8, int4 or topk",
                        (unsigned)codec);
     }
     uint64_t elements = get_le64(in + 16);

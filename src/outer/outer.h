@@ -31,21 +31,30 @@
 #include "base/base.h"
 
 /* ---- Codecs of a delta --------------------------------------------------------------------------
- * fp32 as is; bf16 round to nearest even; int8: blocks of 128, each with an f32 scale = max|x|/127 and
- * 128 signed bytes, round half to even (a block of zeros has scale 0). A vector is coded in blocks from
- * its start; a shorter last block holds only its elements.
- * Payload layout: int8 block = f32 scale, then its bytes; blocks one after another. */
-enum codec { CODEC_FP32 = 1, CODEC_BF16 = 2, CODEC_INT8 = 3 };
-enum { CODEC_BLOCK = 128, OUTER_CHUNK = 65536 /* elements; a multiple of every block */ };
+ * docs/store.md has the bytes; a vector of P elements takes, of fp32's bytes:
+ *   fp32  100 %    as is
+ *   bf16   50 %    round to nearest even
+ *   int8   25.8 %  blocks of 128 with an f32 scale = max|x|/127, round half to even
+ *   int4   13.3 %  blocks of 64 with a bf16 scale >= max|x|/7, round half to even
+ *   topk    0.71 % of 4096 elements the 64 largest, two bits and a place each; wants mu = 0
+ * A vector is coded in blocks from its start; a shorter last block holds only its elements. A vector may
+ * be coded and decoded in any pieces that are multiples of CODEC_UNIT: the bytes are the same. */
+enum codec { CODEC_FP32 = 1, CODEC_BF16 = 2, CODEC_INT8 = 3, CODEC_INT4 = 4, CODEC_TOPK = 5 };
+enum {
+    CODEC_BLOCK = 128,   /* of int8 */
+    CODEC_UNIT = 4096,   /* elements; a multiple of every codec's block */
+    OUTER_CHUNK = 65536, /* elements; a multiple of CODEC_UNIT */
+};
 bool codec_parse(const char *name, enum codec *out);
 const char *codec_name(enum codec c);
-/* Exact payload bytes of n elements. For n a multiple of OUTER_CHUNK, payloads concatenate. */
+/* Exact payload bytes of n elements. For n a multiple of CODEC_UNIT, payloads concatenate. */
 uint64_t codec_bytes(enum codec c, uint64_t n);
 /* Codes n elements to out[codec_bytes(c, n)]. E_NONFINITE where an element is not finite,
- * or too large to have a finite code. Blocks below 127 * 2^-126 are coded as zeros by int8. */
+ * or too large to have a finite code. Blocks below 127 * 2^-126 are coded as zeros by int8, below
+ * 7 * 2^-126 by int4. */
 enum brg_status codec_encode(enum codec c, const float *x, size_t n, uint8_t *out) MUST_USE;
-/* Decodes; E_CORRUPT where a scale or value is not finite or a scale is negative. in is outside
- * bytes. */
+/* Decodes; E_CORRUPT, out untouched, where the bytes are none that encode writes: a scale or value that
+ * is not finite, a negative scale, positions out of order, padding that is not zero. in is outside bytes. */
 enum brg_status codec_decode(enum codec c, const uint8_t *in, size_t n, float *out) MUST_USE;
 
 /* ---- Delta file --------------------------------------------------------------------------------

@@ -19,7 +19,7 @@
 #include "outer/outer.h"
 
 /* d = S - theta, coded to out[codec_bytes(c, n)]; S -= decoded d. scratch[2n]. n is a multiple of
- * CODEC_BLOCK except in the last chunk. E_NONFINITE: S is as it was. */
+ * CODEC_UNIT except in the last chunk. E_NONFINITE: S is as it was. */
 enum brg_status weights_cut(enum codec c, float *s, const float *theta, size_t n, uint8_t *out,
                             float *scratch) MUST_USE;
 /* theta and S += theta_new - theta_old + merged, where merged is the sum of d_dec of the own

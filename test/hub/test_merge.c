@@ -61,7 +61,7 @@ static void set_up(struct scene *s, size_t count) {
                                                    {2, 1000, 5, false},
                                                    {5, 4000, 30, true},
                                                    {9, 2500, 31, false}};
-    static const enum codec codecs[PARTS] = {CODEC_INT8, CODEC_BF16, CODEC_FP32, CODEC_INT8,
+    static const enum codec codecs[PARTS] = {CODEC_INT8, CODEC_INT4, CODEC_FP32, CODEC_TOPK,
                                              CODEC_BF16};
     struct prng r;
     prng_seed(&r, 50 + count);

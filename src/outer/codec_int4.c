@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* codec_int4.c - four bits an element: blocks of 64 with one bf16 scale, 34 bytes a block.
+ *
+ *   0  bf16 scale = max|x| / 7, rounded up, so that no quotient is beyond 7; 0: the block is zeros
+ *   2  32 bytes: byte k holds element k in its low half and element k + 32 in its high half, each
+ *      q = round(x / scale), ties to even, -7..7 in two's complement; the value is q * scale
+ * A last, shorter block of r elements has h = ceil(r / 2) bytes, and byte k holds the elements k and
+ * k + h; where r is odd the last high half is 0.
+ *
+ * The two halves of a byte lie 32 elements apart so that a vector of bytes opens into two runs of
+ * neighbours without a shuffle. -8 is never written: the code stays symmetric, and a decoder can tell
+ * noise from a payload. A scale that would be subnormal becomes 0: such a block moved by less than
+ * 7 * 2^-126 everywhere, and the residual keeps it.
+ *
+ * Invariants
+ *   (C3) an accepted payload is one that an encoder could have written as far as its bits can tell: scale
+ *        0 or normal, positive and below 2^125; no -8; all zero under a scale of 0; padding zero. */
+#include <float.h>
+
+#include "outer/codec_parts.h"
+
+enum {
+    HALF = CODEC_INT4_BLOCK / 2,
+    BLOCK_BYTES = 2 + HALF,
+    SCALE_TOO_LARGE = 0x7e00, /* bf16 of 2^125: 7 * scale stays finite below */
+    SCALE_SMALLEST = 0x0080,  /* bf16 of 2^-126 */
+};
+
+uint64_t int4_bytes(uint64_t n) {
+    uint64_t rest = n % CODEC_INT4_BLOCK;
+    return n / CODEC_INT4_BLOCK * BLOCK_BYTES + (rest > 0 ? 2 + (rest + 1) / 2 : 0);
+}
+
+CODEC_INLINE uint16_t scale_of(int32_t max) {
+    float max_abs, scale;
+    uint32_t b;
+    memcpy(&max_abs, &max, 4);
+    scale = max_abs / 7.0f;
+    if (scale < FLT_MIN) return 0;
+    memcpy(&b, &scale, 4);
+    return (uint16_t)((b + 0xffff) >> 16); /* up */
+}
+
+bool int4_fits(int32_t max_bits) {
+    return max_bits < 0x7f800000 && scale_of(max_bits) < SCALE_TOO_LARGE;
+}
+
+CODEC_INLINE void block_encode(const float *x, uint8_t *out) {
+    int32_t max = 0;
+    int8_t q[CODEC_INT4_BLOCK];
+    for (size_t k = 0; k < CODEC_INT4_BLOCK; k++) {
+        int32_t b = codec_abs_bits(x + k);
+        max = b > max ? b : max;
+    }
+    uint16_t bits = scale_of(max);
+    float scale = codec_of_bf16(bits);
+    memcpy(out, &bits, 2);
+    if (bits == 0) {
+        memset(out + 2, 0, HALF);
+        return;
+    }
+    for (size_t k = 0; k < CODEC_INT4_BLOCK; k++) q[k] = (int8_t)codec_round(x[k] / scale);
+    uint8_t packed[HALF];
+    for (size_t k = 0; k < HALF; k++)
+        packed[k] = (uint8_t)((q[k] & 15) | (uint8_t)((uint8_t)q[k + HALF] << 4));
+    memcpy(out + 2, packed, HALF);
+}
+
+CODEC_INLINE void block_decode(const uint8_t *in, float *out) {
+    float scale = codec_of_bf16(codec_get16(in));
+    uint8_t packed[HALF];
+    int8_t q[CODEC_INT4_BLOCK];
+    memcpy(packed, in + 2, HALF);
+    for (size_t k = 0; k < HALF; k++) {
+        q[k] = (int8_t)(((packed[k] & 15) ^ 8) - 8);
+        q[k + HALF] = (int8_t)((packed[k] >> 4 ^ 8) - 8);
+    }
+    for (size_t k = 0; k < CODEC_INT4_BLOCK; k++) out[k] = (float)q[k] * scale;
+}
+
+/* Not zero where a half is -8, or where a scale of 0 stands before other bytes. */
+CODEC_INLINE unsigned block_faults(const uint8_t *in) {
+    uint8_t packed[HALF], bad = 0, any = 0;
+    uint16_t scale = codec_get16(in);
+    memcpy(packed, in + 2, HALF);
+    for (size_t k = 0; k < HALF; k++) {
+        uint8_t b = packed[k];
+        any |= b;
+        bad |= (uint8_t)((b & 15) == 8) | (uint8_t)((b & 0xf0) == 0x80);
+    }
+    unsigned normal = scale >= SCALE_SMALLEST && scale < SCALE_TOO_LARGE;
+    return bad | (normal ? 0 : (unsigned)(scale | any)); /* C3 */
+}
+
+#define RUNS(name_, attribute_)                                                                    \
+    attribute_ static void encode_##name_(const float *x, size_t blocks, uint8_t *out) {           \
+        for (size_t i = 0; i < blocks; i++)                                                        \
+            block_encode(x + i * CODEC_INT4_BLOCK, out + i * BLOCK_BYTES);                         \
+    }                                                                                              \
+    attribute_ static void decode_##name_(const uint8_t *in, size_t blocks, float *out) {          \
+        for (size_t i = 0; i < blocks; i++)                                                        \
+            block_decode(in + i * BLOCK_BYTES, out + i * CODEC_INT4_BLOCK);                        \
+    }                                                                                              \
+    attribute_ static unsigned faults_##name_(const uint8_t *in, size_t blocks) {                  \
+        unsigned bad = 0;                                                                          \
+        for (size_t i = 0; i < blocks; i++) bad |= block_faults(in + i * BLOCK_BYTES);             \
+        return bad;                                                                                \
+    }
+#define NOTHING
+RUNS(plain, NOTHING)
+RUNS(wide, CODEC_WIDE)
+
+/* The last, shorter block, through a whole one. */
+static void rest_encode(const float *x, size_t n, uint8_t *out) {
+    float block[CODEC_INT4_BLOCK] = {0};
+    uint8_t coded[BLOCK_BYTES];
+    size_t half = (n + 1) / 2;
+    memcpy(block, x, half * sizeof *x);
+    memcpy(block + HALF, x + half, (n - half) * sizeof *x);
+    block_encode(block, coded);
+    memcpy(out, coded, 2 + half);
+}
+
+static void rest_spread(const uint8_t *in, size_t n, uint8_t coded[BLOCK_BYTES]) {
+    memset(coded, 0, BLOCK_BYTES);
+    memcpy(coded, in, 2 + (n + 1) / 2);
+}
+
+void int4_encode(const float *x, size_t n, uint8_t *out) {
+    size_t blocks = n / CODEC_INT4_BLOCK, done = blocks * CODEC_INT4_BLOCK;
+    if (CODEC_WIDE_HERE())
+        encode_wide(x, blocks, out);
+    else
+        encode_plain(x, blocks, out);
+    if (done < n) rest_encode(x + done, n - done, out + blocks * BLOCK_BYTES);
+}
+
+bool int4_good(const uint8_t *in, size_t n) {
+    size_t blocks = n / CODEC_INT4_BLOCK, rest = n % CODEC_INT4_BLOCK;
+    unsigned bad = CODEC_WIDE_HERE() ? faults_wide(in, blocks) : faults_plain(in, blocks);
+    if (rest == 0) return bad == 0;
+    uint8_t coded[BLOCK_BYTES];
+    rest_spread(in + blocks * BLOCK_BYTES, rest, coded);
+    if (rest % 2 == 1) bad |= coded[2 + rest / 2] >> 4; /* padding */
+    return (bad | block_faults(coded)) == 0;
+}
+
+void int4_decode(const uint8_t *in, size_t n, float *out) {
+    size_t blocks = n / CODEC_INT4_BLOCK, rest = n % CODEC_INT4_BLOCK;
+    if (CODEC_WIDE_HERE())
+        decode_wide(in, blocks, out);
+    else
+        decode_plain(in, blocks, out);
+    if (rest == 0) return;
+    uint8_t coded[BLOCK_BYTES];
+    float block[CODEC_INT4_BLOCK];
+    size_t half = (rest + 1) / 2;
+    rest_spread(in + blocks * BLOCK_BYTES, rest, coded);
+    block_decode(coded, block);
+    out += blocks * CODEC_INT4_BLOCK;
+    memcpy(out, block, half * sizeof *out);
+    memcpy(out + half, block + HALF, (rest - half) * sizeof *out);
+}
