@@ -87,8 +87,8 @@ $(B)/obj/%.o: %.c $(B)/flags
 # ---- The program and the library -----------------------------------------------------------------
 
 .DEFAULT_GOAL := all
-.PHONY: all program library
-all: program library
+.PHONY: all program library mpi
+all: program library mpi
 
 program: $(if $(OBJECTS_cli),$(B)/beringia)
 $(B)/beringia: $(ALL_OBJECTS) $(SIM_OBJECTS)
@@ -105,6 +105,19 @@ library: $(if $(OBJECTS_site),$(if $(wildcard include/beringia.h),$(B)/libbering
 $(B)/libberingia.so: $(LIBRARY_OBJECTS)
 	@echo "  LINK    $@"
 	@$(CC) -shared $(LDFLAGS_ALL) $(NO_UNDEFINED) -Wl,-soname,libberingia.so.0 $(LIBRARY_OBJECTS) $(LIBS) \
+	  -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+
+# What speaks MPI is a file of its own, built with the mpicc of the place (Cray: MPICC=cc) and loaded
+# when the program is started by an MPI launcher; without an mpicc it is left out. docs/mpi.md
+MPICC ?= mpicc
+MPI_FOUND := $(shell command -v $(firstword $(MPICC)) 2>/dev/null)
+mpi: $(if $(MPI_FOUND),$(B)/beringia-mpi.so,mpi-none)
+.PHONY: mpi-none
+mpi-none:
+	@echo "  no $(MPICC): built without $(B)/beringia-mpi.so; see docs/mpi.md"
+$(B)/beringia-mpi.so: src/train/mpi/dp_mpi.c src/train/dp.h src/base/base.h $(B)/flags
+	@echo "  MPICC   $@"
+	@$(MPICC) -shared $(CFLAGS_ALL) $(WARNINGS) $(WERROR_FLAG) $(CPPFLAGS_ALL) $(LDFLAGS_ALL) $< \
 	  -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
 
 # One room alone, however broken the others are: make room-base.
@@ -240,6 +253,7 @@ clean:
 help:
 	@echo "make                  the program build/$(VARIANT)/beringia and libberingia.so"
 	@echo "make test [T=name]    all tests, or those whose name contains it"
+	@echo "make mpi [MPICC=cc]   beringia-mpi.so alone, with the MPI of the place: docs/mpi.md"
 	@echo "make room-lease       compile src/lease alone;  also room-base, room-hub, ..."
 	@echo "make unit-lease       build and run test/lease alone [T=name]; rooms by ROOMS_test/lease"
 	@echo "make asan | tsan      build and run the tests with sanitizers"

@@ -48,7 +48,8 @@
     X(E_MODEL, 24, DATA, "a model description is wrong or of another model")                       \
     X(E_CORRUPT, 25, DATA, "stored bytes do not match their hash")                                 \
     X(E_TIMEOUT, 26, RETRY, "nothing happened within the time allowed")                            \
-    X(E_EXISTS, 27, CONFIG, "the target exists already")
+    X(E_EXISTS, 27, CONFIG, "the target exists already")                                           \
+    X(E_RANK, 28, RETRY, "another rank of this MPI job is lost; start the job again")
 
 enum brg_status {
 #define X(name, number, class_, sentence) BRG_##name = number,

@@ -37,8 +37,12 @@ double dp_sum(const struct dp_net *net, double x) {
     return sum;
 }
 
-bool dp_any(const struct dp_net *net, bool flag) {
-    return dp_sum(net, flag ? 1 : 0) > 0;
+uint32_t dp_or(const struct dp_net *net, uint32_t bits) {
+    if (dp_ranks(net) == 1) return bits;
+    AUTO_FREE uint32_t *all = mem_alloc(net->ranks, sizeof *all);
+    net->allgather(net->self, &bits, all, sizeof bits);
+    for (uint32_t r = 0; r < net->ranks; r++) bits |= all[r];
+    return bits;
 }
 
 enum brg_status dp_agree(const struct dp_net *net, enum brg_status status, struct err *e) {

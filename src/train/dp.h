@@ -50,6 +50,12 @@ struct dp_net {
 };
 
 /* ---- Opening (dp_os.c) --------------------------------------------------------------------------- */
+/* What beringia-mpi.so exports as "beringia_mpi_open". It is built apart from the program, with the MPI
+ * of the place, and so is told which dp_net it should fill. Gives 0, or a status with the reason. */
+enum { DP_NET_VERSION = 1 };
+typedef int dp_open_fn(uint32_t net_version, int64_t timeout_ns, struct dp_net **out, char *why,
+                       size_t why_bytes);
+
 enum dp_use { DP_AUTO, DP_YES, DP_NO };
 bool dp_use_parse(const char *word, enum dp_use *out); /* auto, yes, no */
 /* Gives NULL where this process is not one of many (auto: no launcher's marks in the environment, or a
@@ -62,8 +68,8 @@ void dp_close(struct dp_net *net); /* takes NULL */
 /* ---- Small things over all ranks; net may be NULL ------------------------------------------------ */
 uint32_t dp_rank(const struct dp_net *net);
 uint32_t dp_ranks(const struct dp_net *net);
-/* True on all ranks where it is on one. */
-bool dp_any(const struct dp_net *net, bool flag);
+/* The bits that are set on any rank. */
+uint32_t dp_or(const struct dp_net *net, uint32_t bits);
 /* The sum in the order of ranks: the same bits on all. */
 double dp_sum(const struct dp_net *net, double x);
 /* All ranks get the status and the text of the first rank that has failed. */

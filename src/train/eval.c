@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* eval.c - the held-out loss. The mean is over tokens, so a last batch with fewer rows counts less. */
+/* eval.c - the held-out loss. The mean is over tokens, so a last batch with fewer rows counts less.
+ * Ranks that share the trainer's model take turns in batches; all of them get the whole result. */
 #include "train/eval.h"
 
 #include <math.h>
@@ -26,11 +27,14 @@ enum brg_status eval_heldout(struct trainer *t, const struct dataset *d, struct 
     size_t width = (size_t)t->T + 1;
     AUTO_FREE int32_t *tokens = mem_alloc(t->batch_max * width, sizeof *tokens);
     double sum = 0;
-    for (uint64_t at = 0; at < samples; at += t->batch_max) {
+    uint64_t first = (uint64_t)dp_rank(t->net) * t->batch_max;
+    uint64_t stride = (uint64_t)dp_ranks(t->net) * t->batch_max;
+    for (uint64_t at = first; at < samples; at += stride) {
         uint32_t rows = samples - at < t->batch_max ? (uint32_t)(samples - at) : t->batch_max;
         for (uint32_t r = 0; r < rows; r++) data_heldout_sample(d, at + r, tokens + r * width);
         sum += trainer_loss(t, tokens, rows) * rows;
     }
+    sum = dp_sum(t->net, sum);
     struct eval_result x = {
         .samples = samples, .tokens = samples * t->T, .nll = sum / (double)samples};
     x.perplexity = exp(x.nll);
