@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cli.c - how every command says that it failed: one line, what and what to do. */
+#include <ftw.h>
 #include <getopt.h>
 #include <stdio.h>
 
@@ -18,4 +19,14 @@ int cli_usage(const char *name, const char *what, const char *value) {
 
 int cli_bad_option(const char *name, char **argv) {
     return cli_usage(name, "unknown option, or one without its value:", argv[optind - 1]);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    (void)st, (void)type, (void)ftw;
+    (void)remove(path);
+    return 0;
+}
+
+void cli_remove_tree(const char *path) {
+    (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }

@@ -20,6 +20,7 @@ int cmd_pack(int argc, char **argv);
 int cmd_tokenizer(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_export(int argc, char **argv);
 int cmd_sim(int argc, char **argv); /* sim/cmd_sim.c */
 
 /* "beringia NAME: text" to standard error; gives the exit status. */
@@ -28,6 +29,9 @@ int cli_fail(const char *name, const struct err *e);
 int cli_usage(const char *name, const char *what, const char *value);
 /* getopt_long's '?' or ':' for options of `argv`. */
 int cli_bad_option(const char *name, char **argv);
+
+/* Removes a directory that the command began and did not finish, as far as that goes. */
+void cli_remove_tree(const char *path);
 
 /* `hub replay`, in a file of its own. */
 int cmd_hub_replay(int argc, char **argv);

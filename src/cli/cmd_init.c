@@ -3,7 +3,6 @@
  * directory beside it, which takes its name at the end: a run is there completely or not at all. */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,12 +317,6 @@ static enum brg_status make_files(struct init *x, struct err *e) {
     return os_write_file_atomic(os_path(path, x->dir, "run.json"), b.data, b.bytes_count, e);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw) {
-    (void)st, (void)type, (void)ftw;
-    (void)remove(path);
-    return 0;
-}
-
 static enum brg_status make_run(struct init *x, struct err *e) {
     TRY(load_inputs(x, e));
     TRY(load_settings(x, e));
@@ -341,7 +334,7 @@ static enum brg_status make_run(struct init *x, struct err *e) {
     if (s == BRG_OK && rename(x->dir, x->run) != 0)
         s = err_set(e, errno == ENOTEMPTY || errno == EEXIST ? BRG_E_EXISTS : BRG_E_IO, "%s: %s",
                     x->run, strerror(errno));
-    if (s != BRG_OK) (void)nftw(x->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (s != BRG_OK) cli_remove_tree(x->dir);
     return s;
 }
 

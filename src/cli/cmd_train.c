@@ -6,12 +6,14 @@
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/os.h"
 #include "cli/cli.h"
 #include "outer/outer.h"
 #include "train/eval.h"
+#include "train/export.h"
 #include "train/model_os.h"
 
 static const char HELP[] =
@@ -201,13 +203,25 @@ static enum brg_status train(struct central *r, struct err *e) {
     return BRG_OK;
 }
 
-static enum brg_status finish(struct central *r, struct err *e) {
+/* That of plain bytes has no file in the data set; other programs want one. */
+static enum brg_status save_tokenizer(const struct central *r, struct err *e) {
     char path[OS_PATH_MAX];
+    const struct tokenizer *t = data_tokenizer(r->data);
+    os_path(path, r->args->out, "tokenizer.json");
+    if (strcmp(tokenizer_kind(t), "bytes") != 0) return tokenizer_save(t, path, e);
+    json_t *o = export_bytes_tokenizer();
+    char *text = json_dumps(o, JSON_INDENT(2));
+    CHECK(text != NULL);
+    enum brg_status s = os_write_file_atomic(path, text, strlen(text), e);
+    free(text);
+    json_decref(o);
+    return s;
+}
+
+static enum brg_status finish(struct central *r, struct err *e) {
     struct eval_result x;
     TRY(model_save(r->args->out, &r->model, trainer_theta(r->trainer), e));
-    if (strcmp(tokenizer_kind(data_tokenizer(r->data)), "bytes") != 0) /* that one has no file */
-        TRY(tokenizer_save(data_tokenizer(r->data), os_path(path, r->args->out, "tokenizer.json"),
-                           e));
+    TRY(save_tokenizer(r, e));
     printf("saved     %s\n", r->args->out);
     if (data_heldout_samples(r->data) == 0) {
         printf("held out  nothing: the data set has no held-out sample\n");

@@ -34,30 +34,47 @@ static enum brg_status newest_version(const char *versions, uint64_t *out, struc
     return BRG_OK;
 }
 
-/* Fills in version and the path of its blob, from the journal. */
-static enum brg_status head_of(struct audit *a, const char *run, struct model_source *out,
+/* The path of a version's blob; the version itself where the head is wanted. */
+static enum brg_status blob_of(struct audit *a, bool head, struct model_source *out,
                                struct err *e) {
     char hex[HASH_HEX_BYTES];
-    TRY(audit_journal(a, run, e));
-    const struct audit_version *v = audit_version_find(a, a->head);
+    TRY(audit_journal(a, out->dir, e));
+    if (head) out->version = a->head;
+    const struct audit_version *v = audit_version_find(a, out->version);
     if (v == NULL)
-        return err_set(e, BRG_E_JOURNAL, "%s: the journal knows no head; see beringia audit", run);
-    out->version = a->head;
+        return err_set(e, BRG_E_MISSING, "%s: the run has no version %llu; see beringia status",
+                       out->dir, (unsigned long long)out->version);
     hash_hex(&v->checkpoint, hex);
-    os_path(out->weights, run, "blobs/%.2s/%s", hex, hex);
+    os_path(out->weights, out->dir, "blobs/%.2s/%s", hex, hex);
     return BRG_OK;
 }
 
-static enum brg_status find_head(struct model_source *out, struct err *e) {
-    char path[OS_PATH_MAX];
-    if (!os_exists(os_path(path, out->dir, "journal.db")))
-        return newest_version(os_path(path, out->dir, "versions"), &out->version, e);
+static enum brg_status ask_journal(bool head, struct model_source *out, struct err *e) {
     struct audit *a = mem_alloc(1, sizeof *a);
     audit_init(a);
-    enum brg_status s = head_of(a, out->dir, out, e);
+    enum brg_status s = blob_of(a, head, out, e);
     audit_fini(a);
     mem_free(a);
     return s;
+}
+
+static enum brg_status find_version(const char *version, struct model_source *out, struct err *e) {
+    char path[OS_PATH_MAX];
+    bool head = version == NULL || strcmp(version, "head") == 0;
+    bool journal = os_exists(os_path(path, out->dir, "journal.db"));
+    if (!head && !parse_u64(version, &out->version))
+        return err_set(e, BRG_E_USAGE, "--version %.40s: want a number, or head", version);
+    if (head && journal) TRY(ask_journal(true, out, e));
+    if (head && !journal)
+        TRY(newest_version(os_path(path, out->dir, "versions"), &out->version, e));
+    os_path(path, out->dir, "versions/%llu.safetensors", (unsigned long long)out->version);
+    if (!head && journal && !os_exists(path)) TRY(ask_journal(false, out, e));
+    if (out->weights[0] == '\0' || os_exists(path)) memcpy(out->weights, path, sizeof path);
+    if (!os_exists(out->weights))
+        return err_set(e, BRG_E_MISSING,
+                       "%s: version %llu is not kept; %s/versions has those that are", out->dir,
+                       (unsigned long long)out->version, out->dir);
+    return BRG_OK;
 }
 
 enum brg_status cli_model_source(const char *dir, const char *version, struct model_source *out,
@@ -77,15 +94,5 @@ enum brg_status cli_model_source(const char *dir, const char *version, struct mo
         return BRG_OK;
     }
     os_path(out->config, dir, "model.json");
-    if (version == NULL || strcmp(version, "head") == 0)
-        TRY(find_head(out, e));
-    else if (!parse_u64(version, &out->version))
-        return err_set(e, BRG_E_USAGE, "--version %.40s: want a number, or head", version);
-    os_path(path, dir, "versions/%llu.safetensors", (unsigned long long)out->version);
-    if (out->weights[0] == '\0' || os_exists(path)) memcpy(out->weights, path, sizeof path);
-    if (!os_exists(out->weights))
-        return err_set(e, BRG_E_MISSING,
-                       "%s: this version is not there; RUN/versions has what is kept",
-                       out->weights);
-    return BRG_OK;
+    return find_version(version, out, e);
 }

@@ -335,6 +335,17 @@ static enum brg_status parse_root(json_t *root, const char *path, struct tensors
     return check_cover(t, path, e);
 }
 
+/* The last string that ends before json[at], without its quotes; cut where it is long. */
+static void last_string(const char *json, size_t at, char out[TENSOR_NAME_MAX]) {
+    size_t end = at, begin, n = 0;
+    while (end > 0 && json[end - 1] != '"') end--;
+    begin = end > 0 ? end - 1 : 0;
+    while (begin > 0 && json[begin - 1] != '"') begin--;
+    for (size_t i = begin; i + 1 < end && n + 1 < TENSOR_NAME_MAX; i++)
+        out[n++] = (unsigned char)json[i] < 0x20 ? '?' : json[i];
+    out[n] = '\0';
+}
+
 enum brg_status tensors_parse(const void *data, size_t n, uint64_t file_bytes, const char *path,
                               struct tensors *out, struct err *e) {
     if (n < 8 || file_bytes < 8) {
@@ -350,8 +361,11 @@ enum brg_status tensors_parse(const void *data, size_t n, uint64_t file_bytes, c
     json_error_t why;
     json_t *root = json_loadb((const char *)data + 8, (size_t)header, JSON_REJECT_DUPLICATES, &why);
     if (root == NULL) {
-        return err_set(e, BRG_E_CHECKPOINT, "%s: header at byte %d: %s", path, 8 + why.position,
-                       why.text);
+        char key[TENSOR_NAME_MAX] = "";
+        if (json_error_code(&why) == json_error_duplicate_key)
+            last_string((const char *)data + 8, (size_t)why.position, key);
+        return err_set(e, BRG_E_CHECKPOINT, "%s: header at byte %d: %s%s%s%s", path,
+                       8 + why.position, why.text, key[0] ? " \"" : "", key, key[0] ? "\"" : "");
     }
     struct tensors t = {.data_offset = 8 + header, .file_bytes = file_bytes};
     buf_init(&t.meta, HEADER_BYTES_MAX);

@@ -164,6 +164,35 @@ enum brg_status tensor_set_open(const char *path, struct tensor_set *out, struct
 const struct tensor *tensor_set_find(const struct tensor_set *s, const char *name,
                                      const struct tensor_file **out_file);
 
+/* ---- GGUF version 3, the form of llama.cpp: what stands before the data, built up in memory. Pure.
+ *   "GGUF" | u32 3 | u64 tensors | u64 pairs | pairs: key, u32 type, value |
+ *   tensors: name, u32 dims, u64 sizes (the fastest first), u32 type, u64 offset | zeros to 32 | data
+ * A string is u64 bytes and the bytes. Offsets count from the data's first byte; each tensor begins at a
+ * multiple of 32, with zeros before it where need be. --------------------------------------------- */
+enum { GGUF_ALIGN = 32 };
+enum gguf_type { GGUF_U32 = 4, GGUF_I32 = 5, GGUF_F32 = 6, GGUF_BOOL = 7, GGUF_STRING = 8 };
+struct gguf { /* buffers inside; gguf_init and gguf_fini */
+    struct buf pairs, infos;
+    uint64_t pairs_count, tensors_count, data_bytes;
+};
+void gguf_init(struct gguf *g);
+void gguf_fini(struct gguf *g);
+void gguf_put_u32(struct gguf *g, const char *key, uint32_t v);
+void gguf_put_f32(struct gguf *g, const char *key, float v);
+void gguf_put_bool(struct gguf *g, const char *key, bool v);
+void gguf_put_string(struct gguf *g, const char *key, const char *text, size_t bytes);
+/* The head of a list; exactly count elements must follow by gguf_element_*. */
+void gguf_put_list(struct gguf *g, const char *key, enum gguf_type element, uint64_t count);
+void gguf_element_string(struct gguf *g, const char *text, size_t bytes);
+void gguf_element_i32(struct gguf *g, int32_t v);
+/* type is a float type; shape as in struct tensor, the slowest first. */
+void gguf_tensor(struct gguf *g, const char *name, enum tensor_type type, uint32_t dims,
+                 const uint64_t *shape);
+/* Zeros that follow so many bytes of data. */
+size_t gguf_padding(uint64_t bytes);
+/* Everything up to the data. E_LIMIT where the words are more than 1 GiB. */
+enum brg_status gguf_header(const struct gguf *g, struct buf *out, struct err *e) MUST_USE;
+
 /* ---- Checkpoint of the run: one immutable file = parameters + outer state + ledger --------------
  * safetensors, in this order: every parameter (F32, model order), "outer.m" (F32, [P]), "ledger" (U8,
  * [bytes], the hub room's ledger encoding). Metadata: format "beringia-checkpoint-1", run (uuid hex),
