@@ -101,11 +101,17 @@ LIBRARY_ROOMS := base data lease outer store wire site
 LIBRARY_OBJECTS = $(filter-out %/journal_os.o,$(foreach r,$(LIBRARY_ROOMS),$(OBJECTS_$r)))
 # A symbol that is missing is an error here, not at somebody's dlopen; sanitizers leave theirs open.
 NO_UNDEFINED := $(if $(filter asan tsan,$(VARIANT)),,-Wl,--no-undefined)
+# The soname changes when a program that was built before would not run any more; the version as semver.org says.
+LIBRARY_SONAME := 0
+LIBRARY_VERSION := 0.2.0
 library: $(if $(OBJECTS_site),$(if $(wildcard include/beringia.h),$(B)/libberingia.so))
-$(B)/libberingia.so: $(LIBRARY_OBJECTS)
+$(B)/libberingia.so: $(LIBRARY_OBJECTS) src/site/exports.map
 	@echo "  LINK    $@"
-	@$(CC) -shared $(LDFLAGS_ALL) $(NO_UNDEFINED) -Wl,-soname,libberingia.so.0 $(LIBRARY_OBJECTS) $(LIBS) \
-	  -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+	@$(CC) -shared $(LDFLAGS_ALL) $(NO_UNDEFINED) -Wl,-soname,libberingia.so.$(LIBRARY_SONAME) \
+	  -Wl,--version-script,src/site/exports.map $(LIBRARY_OBJECTS) $(LIBS) \
+	  -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@ && ln -sf libberingia.so $(B)/libberingia.so.$(LIBRARY_SONAME)
+
+include install.mk
 
 # What speaks MPI is a file of its own, built with the mpicc of the place (Cray: MPICC=cc) and loaded
 # when the program is started by an MPI launcher; without an mpicc it is left out. docs/mpi.md
@@ -267,5 +273,7 @@ help:
 	@echo "make mutants          planted faults, each of which the simulator must find"
 	@echo "make chaos [MINUTES=20 SEED=n]  a hub and sites as processes under faults; test/chaos"
 	@echo "make bench-order | bench-hub | bench-outer  [ARGS=...]  figures, against what is promised"
+	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
+	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"

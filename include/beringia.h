@@ -22,12 +22,24 @@
  * there is nothing to do (BRG_WAIT, BRG_DRAIN, BRG_COMPLETE); or a status from 1 to 255, which is also
  * a good exit status. brg_why gives the sentence that goes with the last one.
  *
- * Threads. A site belongs to one training thread; only brg_drain may be called from elsewhere, even from
- * a signal handler. The library runs threads of its own for everything that waits for the network; it
- * installs no signal handlers, writes nothing to standard output, and logs to standard error.
+ * Threads. The thread that calls brg_join is the site's training thread: brg_join, take, untake, step, due,
+ * sync, reset, checkpoint and lr are refused from any other one (USAGE). brg_model_json, run, sample, status and
+ * why may be called from every thread, brg_drain even from a signal handler; brg_close from any thread
+ * while no other call is under way. The library runs threads of its own for everything that waits for
+ * the network, with all signals blocked.
+ *
+ * The host process. No call ends it, not even where the library finds itself wrong (INTERNAL) or without
+ * memory (MEMORY): the site is then of no more use, each call says so, and brg_close frees its
+ * directory. The library installs no signal handlers, changes neither locale nor environment, writes
+ * nothing to standard output, and logs to standard error. A child made by fork() cannot use a site: each
+ * call says USAGE; the parent goes on undisturbed, and alone keeps the state directory locked.
+ *
+ * Later versions. A program that was built with this header runs with every library of the same soname:
+ * functions stay, structs only grow at their end, and struct_bytes says which of their fields a program
+ * knows. A field that an older library does not have must be zero there (else USAGE).
  *
  * Times are nanoseconds; a timeout below 0 waits for ever, 0 does not wait.
- * Everything here is since version 0.1. */
+ * Everything here is since version 0.1 where nothing else is said. Manual: libberingia(3). */
 #ifndef BERINGIA_H
 #define BERINGIA_H
 
@@ -37,6 +49,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define BRG_VERSION_MAJOR 0
+#define BRG_VERSION_MINOR 2
 
 #if defined(__GNUC__)
 #define BRG_API __attribute__((visibility("default")))
@@ -50,7 +65,8 @@ enum brg_result {
     BRG_DRAIN = -2,    /* stop soon: somebody asked for it; call brg_close */
     BRG_COMPLETE = -3, /* the run is complete; call brg_close */
     /* A choice of statuses to act on; every other positive number is one of `beringia help status`. */
-    BRG_FAIL_USAGE = 2,
+    BRG_FAIL_INTERNAL = 1, /* a fault of the library; close the site */
+    BRG_FAIL_USAGE = 2,    /* the call makes no sense here; brg_why */
     BRG_FAIL_CONFIG = 3,
     BRG_FAIL_BUSY = 7,
     BRG_FAIL_DATA = 9,
@@ -58,6 +74,8 @@ enum brg_result {
     BRG_FAIL_REFUSED = 15,
     BRG_FAIL_FENCED = 16,
     BRG_FAIL_NONFINITE = 19,
+    BRG_FAIL_LIMIT = 20,
+    BRG_FAIL_MEMORY = 21, /* close the site */
     BRG_FAIL_MODEL = 24,
     BRG_FAIL_TIMEOUT = 26
 };
@@ -109,6 +127,15 @@ struct brg_trainer {
     size_t arrays_count;
     uint64_t *counters; /* step counts and the like; until brg_close */
     size_t counters_count;
+    /* Since 0.2. Not 0: the weights and arrays live elsewhere, on a GPU for instance, and the vectors
+     * here are only a stage. Then brg_due says when they are to be filled; see there. */
+    int32_t weights_elsewhere;
+    int32_t reserved; /* 0 */
+};
+
+enum brg_due_bits { /* of brg_due's out_due */
+                    BRG_DUE_WEIGHTS = 1,
+                    BRG_DUE_CHECKPOINT = 2
 };
 
 enum brg_changed {                          /* bits of brg_sync's out_changed */
@@ -131,8 +158,14 @@ struct brg_figures {
     char state[16];
 };
 
-BRG_API void brg_options_init(struct brg_options *o);
-BRG_API const char *brg_version(void);
+/* Sets the defaults of a struct brg_options of this header. */
+BRG_API void brg_options_init_bytes(struct brg_options *o, size_t bytes); /* since 0.2 */
+BRG_API void brg_options_init(struct brg_options *o); /* of the first header's size */
+#define brg_options_init(o) brg_options_init_bytes((o), sizeof(struct brg_options))
+BRG_API const char *brg_version(void); /* "0.2.0", of the library that is loaded */
+/* sizeof(struct NAME) in the library that is loaded, "brg_options" for instance; 0: it has none of
+ * this name. For bindings that check themselves. Since 0.2. */
+BRG_API size_t brg_struct_bytes(const char *name);
 /* error, warn, info, debug or trace; for the whole process. USAGE: none of these. */
 BRG_API int brg_log_level(const char *name);
 /* "E_NET" and "the other side cannot be reached"; static storage, any thread. */
@@ -156,6 +189,7 @@ BRG_API int brg_run(const struct brg_site *s,
  * brg_take and brg_step only. Waits up to timeout_ns; after TIMEOUT it may be called again with the
  * same arguments. MODEL: the tensors are not the run's. FENCED, REFUSED: see brg_why. */
 BRG_API int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns);
+/* The vector of brg_join; borrowed until brg_close. NULL before brg_join. */
 BRG_API float *brg_weights(struct brg_site *s); /* the vector of brg_join */
 
 /* Takes the next `want` leased samples into out_samples[want] and their epochs into out_epochs[want] (may
@@ -163,6 +197,9 @@ BRG_API float *brg_weights(struct brg_site *s); /* the vector of brg_join */
  * COMPLETE as above, with no samples taken. FENCED: another process took over, stop. */
 BRG_API int brg_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *out_samples,
                      uint32_t *out_epochs, uint64_t *out_count);
+/* Puts back what was taken and not stepped: it is taken again, in the same order. For trainers that take
+ * ahead and will not train on these: after BRG_CHANGED_RESET, before brg_close. Does not block. Since 0.2. */
+BRG_API int brg_untake(struct brg_site *s);
 /* The tokens of a sample: seq_len inputs and, shifted by one, targets: seq_len + 1 in all. Needs
  * data_dir. Does not block. */
 BRG_API int brg_sample(const struct brg_site *s, uint64_t sample, int32_t *out_tokens);
@@ -175,6 +212,17 @@ BRG_API int brg_step(struct brg_site *s, uint64_t count, double loss, const char
 /* Between steps: hands in what is due, takes in a new version, saves the local checkpoint now and then.
  * Changes the weights in place. Never waits for the network; works on memory and local files. */
 BRG_API int brg_sync(struct brg_site *s, int *out_changed);
+/* For trainers whose weights live elsewhere (weights_elsewhere): says what the next brg_sync will need.
+ * BRG_DUE_WEIGHTS: it will read or change the weights; copy them into the vector before it, and out of it
+ * where it says BRG_CHANGED_WEIGHTS. BRG_DUE_CHECKPOINT: copy the arrays and counters too. 0: brg_sync
+ * will touch nothing. A brg_sync without this call touches nothing either. Before brg_checkpoint and
+ * brg_close all of them must be filled. Does not block. Since 0.2. */
+BRG_API int brg_due(struct brg_site *s, int *out_due);
+/* The weights are spoilt, by half an optimizer step or a number that is not finite: the work since the
+ * last hand-in is thrown away, its samples will come again. The weights go back at the next brg_sync
+ * (BRG_CHANGED_RESET), or in brg_close, which then hands in nothing of it. Arrays and counters are the
+ * caller's. Does not block. Since 0.2. */
+BRG_API int brg_reset(struct brg_site *s);
 /* Saves the local checkpoint now; returns when it is on disk. */
 BRG_API int brg_checkpoint(struct brg_site *s);
 BRG_API int brg_status(const struct brg_site *s, struct brg_figures *out);
@@ -186,6 +234,28 @@ BRG_API void brg_drain(struct brg_site *s);
  * leaves, saves, frees s (NULL is fine). After a failure or a timeout the state directory holds what is
  * not handed in, and the next process goes on from there (then the result is TIMEOUT). */
 BRG_API int brg_close(struct brg_site *s, int64_t timeout_ns);
+
+/* ---- A packed data set without a site: for other ranks, data loaders' workers, evaluation. Since 0.2. ---- */
+
+struct brg_data; /* opaque; mapped read-only; every thread and every child process may use it */
+
+struct brg_data_facts {
+    size_t struct_bytes;
+    uint64_t samples, heldout_samples; /* of training, and split off before it */
+    uint64_t seq_len, vocab_size;
+    uint8_t fingerprint[32]; /* what brg_options.data_fingerprint wants */
+};
+/* Opens what `beringia pack` made. trusted: 0 hashes every shard first, 1 looks at sizes only. Gives *out (end
+ * with brg_data_close). A status above 0 and a sentence in why (may be NULL) where it cannot be used.
+ * Blocks for as long as reading takes. */
+BRG_API int brg_data_open(const char *dir, int trusted, struct brg_data **out, char *why,
+                          size_t why_bytes);
+/* out->struct_bytes is set before. */
+BRG_API int brg_data_facts(const struct brg_data *d, struct brg_data_facts *out);
+/* seq_len + 1 tokens into out_tokens: the inputs and, shifted by one, the targets. USAGE: no such sample. */
+BRG_API int brg_data_sample(const struct brg_data *d, uint64_t sample, int32_t *out_tokens);
+BRG_API int brg_data_heldout_sample(const struct brg_data *d, uint64_t sample, int32_t *out_tokens);
+BRG_API void brg_data_close(struct brg_data *d); /* NULL is fine */
 
 #ifdef __cplusplus
 }

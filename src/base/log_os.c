@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/guard.h"
 #include "base/log.h"
 
 void log_os_stamp(char out[LOG_STAMP_BYTES]) {
@@ -30,5 +31,8 @@ _Noreturn void check_failed(const char *cond, const char *file, int line) {
     int n = snprintf(text, sizeof text, "lvl=error room=base ev=check_failed at=%s:%d cond=%s\n",
                      file, line, log_quote(cond, quoted, sizeof quoted));
     if (n > 0) log_os_write(text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    guard_fall(BRG_E_INTERNAL,
+               "a fault of the library: %s does not hold at %s:%d; please report it", cond, file,
+               line);
     abort();
 }

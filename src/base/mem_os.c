@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/guard.h"
 #include "base/log.h"
 
 /* Without the log's level and without atexit: there may be no memory for either. */
@@ -16,6 +17,8 @@ static _Noreturn void out_of_memory(size_t count, size_t size_bytes) {
                  "remedy=\"give the process more memory or lower its limits\"\n",
                  count, size_bytes);
     if (n > 0) log_os_write(line, (size_t)n);
+    guard_fall(BRG_E_MEMORY, "no memory for %zu elements of %zu bytes; give the process more",
+               count, size_bytes);
     _exit(BRG_E_MEMORY);
 }
 

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/guard.h"
 #include "base/os.h"
 #include "beringia.h"
 #include "cli/cli.h"
@@ -377,5 +378,6 @@ int cmd_site(int argc, char **argv) {
     a.o.batch_samples = a.batch;
     a.o.cancel = &stop_asked;
     signals_install();
+    guard_off(); /* this process is the library's own: a fault of it wants the core dump */
     return run(&a);
 }

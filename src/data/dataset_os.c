@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/guard.h"
 #include "base/os.h"
 #include "data/dataset.h"
 #include "data/tokenizer.h"
@@ -103,5 +104,7 @@ void dataset_altered(const struct dataset *d, enum half half, uint32_t shard) {
         "dir=%s shard=%s status=E_SHARD remedy=\"the file changed after it was opened: copy the "
         "data set again and open it with verification\"",
         log_quote(d->dir, quoted, sizeof quoted), shard_name(name, half, shard));
+    guard_fall(BRG_E_SHARD, "%s: a shard changed after it was opened; copy the data set again",
+               d->dir);
     _Exit(BRG_E_SHARD);
 }

@@ -232,6 +232,8 @@ enum site_duty site_duty(const struct site_core *c);
 /* Is this contribution in (base, version]: does a rebase to version give its d_dec back? */
 bool site_delta_in(const struct site_delta *d, uint64_t version);
 void site_reset(struct site_core *c, struct buf *notes);
+/* What was taken and not trained is as if it was never taken; the trainer promises not to train on it. */
+void site_untake(struct site_core *c);
 void site_loaded(struct site_core *c);
 void site_rebased(struct site_core *c, struct buf *notes);
 /* The segment becomes a contribution in state PENDING_CUT; gives its entry (valid until the next call). */

@@ -214,6 +214,12 @@ void site_reset(struct site_core *c, struct buf *notes) {
                   c->base, lost);
 }
 
+void site_untake(struct site_core *c) {
+    for (uint32_t i = 0; i < c->leases_count; i++) c->leases[i].taken = c->leases[i].done; /* T1 */
+    c->in_flight = c->void_in_flight = 0;
+    c->void_mixed = false;
+}
+
 void site_loaded(struct site_core *c) {
     CHECK(!c->loaded);
     CHECK(c->deltas_count == 0);

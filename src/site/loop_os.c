@@ -4,23 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "site/site_os.h"
+#include "site/api_os.h"
 
 static int fail(struct brg_site *s, enum brg_status status, const char *text) {
     snprintf(s->why, sizeof s->why, "%s", text);
     return (int)status;
-}
-
-float *brg_weights(struct brg_site *s) {
-    return s->theta;
-}
-
-const char *brg_why(const struct brg_site *s) {
-    return s->why;
-}
-
-void brg_drain(struct brg_site *s) {
-    atomic_store(&s->drain, true); /* lock-free: fit for a signal handler */
 }
 
 /* ---- Taking -------------------------------------------------------------------------------------- */
@@ -45,10 +33,10 @@ static enum brg_status translate(struct brg_site *s, uint64_t n, uint64_t *sampl
     return BRG_OK;
 }
 
-int brg_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *out_samples,
-             uint32_t *out_epochs, uint64_t *out_count) {
-    if (!s->joined_once || want == 0 || want > SITE_TAKE_MAX)
-        return fail(s, BRG_E_USAGE, "brg_take: join first; want 1 to 65536 samples");
+int call_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *out_samples,
+              uint32_t *out_epochs, uint64_t *out_count) {
+    if (want == 0 || want > SITE_TAKE_MAX)
+        return fail(s, BRG_E_USAGE, "brg_take: want 1 to 65536 samples");
     if (want > s->positions_cap) {
         s->positions = mem_grow(s->positions, s->positions_cap, want, sizeof *s->positions);
         s->positions_cap = want;
@@ -83,13 +71,14 @@ int brg_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *ou
     return BRG_GO;
 }
 
-int brg_sample(const struct brg_site *s, uint64_t sample, int32_t *out_tokens) {
-    if (!s->data || sample >= data_samples(s->data)) return BRG_FAIL_USAGE;
+int call_sample(const struct brg_site *s, uint64_t sample, int32_t *out_tokens) {
+    if (!s->data) return BRG_FAIL_USAGE; /* a site without data_dir */
+    if (sample >= data_samples(s->data)) return BRG_FAIL_USAGE;
     data_sample(s->data, sample, out_tokens);
     return BRG_GO;
 }
 
-double brg_lr(const struct brg_site *s) {
+double call_lr(const struct brg_site *s) {
     /* The lock is not part of the value; casting its constness away keeps the API honest for callers. */
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&s->lock;
     CHECK(pthread_mutex_lock(lock) == 0);
@@ -98,7 +87,7 @@ double brg_lr(const struct brg_site *s) {
     return lr;
 }
 
-int brg_step(struct brg_site *s, uint64_t count, double loss, const char *skipped) {
+int call_step(struct brg_site *s, uint64_t count, double loss, const char *skipped) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     double lr = site_lr(&s->core);
     enum brg_status status = site_trained(&s->core, os_now(), count, loss, lr, skipped);
@@ -114,24 +103,60 @@ int brg_step(struct brg_site *s, uint64_t count, double loss, const char *skippe
 
 /* ---- Sync ---------------------------------------------------------------------------------------- */
 
-static void checkpoint_maybe(struct brg_site *s, int changed) {
+static bool checkpoint_due(const struct brg_site *s, bool changed) {
     time_ns age = os_now() - s->saved_at;
     bool first = s->changes_saved == 0 && s->changes > 0;
     bool due = age >= s->checkpoint_every_ns && s->changes != s->changes_saved;
-    if (!due && !(first && changed)) return;
+    return (due || (first && changed)) && !s->snap.busy;
+}
+
+static void checkpoint_maybe(struct brg_site *s, int changed) {
+    if (s->elsewhere ? !(s->due & BRG_DUE_CHECKPOINT) : !checkpoint_due(s, changed != 0)) return;
     if (!s->core.loaded || s->core.reset_due) return;
     struct write_job *job = mem_alloc(1, sizeof *job);
     if (!local_checkpoint_begin(s, job)) mem_free(job);
 }
 
-int brg_sync(struct brg_site *s, int *out_changed) {
-    if (!s->joined_once) return fail(s, BRG_E_USAGE, "brg_sync: join first");
+int call_due(struct brg_site *s, int *out_due) {
+    int due = 0;
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    if (site_duty(&s->core) != SITE_DUTY_NONE) due |= BRG_DUE_WEIGHTS;
+    /* A first checkpoint comes with the first change of the weights, which is about to happen. */
+    if (s->core.loaded && checkpoint_due(s, due != 0)) due |= BRG_DUE_WEIGHTS | BRG_DUE_CHECKPOINT;
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    *out_due = s->due = due;
+    return BRG_GO;
+}
+
+/* The weights are spoilt, or their caller gives up: back to what is surely ours, at the next brg_sync
+ * or in brg_close. */
+int call_reset(struct brg_site *s) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    if (s->core.loaded) {
+        s->core.reset_due = true;
+        s->changes++;
+    }
+    site_tick(s);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return BRG_GO;
+}
+
+int call_untake(struct brg_site *s) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    site_untake(&s->core);
+    site_tick(s);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return BRG_GO;
+}
+
+int call_sync(struct brg_site *s, int *out_changed) {
     struct err e = {0};
     int changed = 0;
     enum brg_status status = BRG_OK;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     for (int i = 0; i < 4 && status == BRG_OK;
          i++) { /* a reset may be followed by a rebase, a cut */
+        if (s->elsewhere && !(s->due & BRG_DUE_WEIGHTS)) break; /* the vector is not filled */
         enum site_duty duty = site_duty(&s->core);
         uint64_t before = s->changes;
         if (duty == SITE_DUTY_NONE) break;
@@ -140,6 +165,7 @@ int brg_sync(struct brg_site *s, int *out_changed) {
     }
     site_notes(s, &s->out.notes);
     if (status == BRG_OK) checkpoint_maybe(s, changed);
+    s->due = 0;
     site_tick(s);
     if (s->core.state == SITE_STOPPED) {
         status = s->core.stop_status;
@@ -150,8 +176,8 @@ int brg_sync(struct brg_site *s, int *out_changed) {
     return status == BRG_OK ? BRG_GO : fail(s, status, e.text);
 }
 
-int brg_checkpoint(struct brg_site *s) {
-    if (!s->joined_once || !s->core.loaded) return BRG_FAIL_USAGE;
+int call_checkpoint(struct brg_site *s) {
+    if (!s->core.loaded) return fail(s, BRG_E_USAGE, "brg_checkpoint: there are no weights yet");
     struct write_job *job = mem_alloc(1, sizeof *job);
     job->waited_for = true;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
@@ -168,8 +194,7 @@ int brg_checkpoint(struct brg_site *s) {
 
 /* ---- Figures ------------------------------------------------------------------------------------- */
 
-int brg_status(const struct brg_site *s, struct brg_figures *out) {
-    if (!out || out->struct_bytes != sizeof *out) return BRG_FAIL_USAGE;
+int call_status(const struct brg_site *s, struct brg_figures *out) {
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&s->lock;
     CHECK(pthread_mutex_lock(lock) == 0);
     const struct site_core *c = &s->core;

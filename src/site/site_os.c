@@ -10,60 +10,13 @@
  *
  * Only the training thread touches the weights, and only inside the calls above; only the core decides.
  * loop_os.c has the calls of the training loop. */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "site/site_os.h"
-
-static_assert(BRG_GO == (int)BRG_OK, "one numbering");
-static_assert(BRG_FAIL_USAGE == (int)BRG_E_USAGE, "one numbering");
-static_assert(BRG_FAIL_CONFIG == (int)BRG_E_CONFIG, "one numbering");
-static_assert(BRG_FAIL_BUSY == (int)BRG_E_BUSY, "one numbering");
-static_assert(BRG_FAIL_DATA == (int)BRG_E_MANIFEST, "one numbering");
-static_assert(BRG_FAIL_NET == (int)BRG_E_NET, "one numbering");
-static_assert(BRG_FAIL_REFUSED == (int)BRG_E_REFUSED, "one numbering");
-static_assert(BRG_FAIL_FENCED == (int)BRG_E_FENCED, "one numbering");
-static_assert(BRG_FAIL_NONFINITE == (int)BRG_E_NONFINITE, "one numbering");
-static_assert(BRG_FAIL_MODEL == (int)BRG_E_MODEL, "one numbering");
-static_assert(BRG_FAIL_TIMEOUT == (int)BRG_E_TIMEOUT, "one numbering");
-
-const char *brg_version(void) {
-    return "0.1.0";
-}
-
-int brg_log_level(const char *name) {
-    enum log_level level;
-    if (!name || !log_level_parse(name, &level)) return BRG_FAIL_USAGE;
-    log_level_set(level);
-    return BRG_GO;
-}
-
-const char *brg_status_name(int status) {
-    if (status == BRG_WAIT) return "WAIT";
-    if (status == BRG_DRAIN) return "DRAIN";
-    if (status == BRG_COMPLETE) return "COMPLETE";
-    return status_name((enum brg_status)status);
-}
-
-const char *brg_status_sentence(int status) {
-    if (status == BRG_WAIT) return "no samples now";
-    if (status == BRG_DRAIN) return "stop soon, on request";
-    if (status == BRG_COMPLETE) return "the run is complete";
-    return status_sentence((enum brg_status)status);
-}
-
-void brg_options_init(struct brg_options *o) {
-    memset(o, 0, sizeof *o);
-    o->struct_bytes = sizeof *o;
-    o->batch_samples = 8;
-    o->timeout_ns = 30 * (int64_t)NS_PER_S;
-    o->checkpoint_every_ns = 60 * (int64_t)NS_PER_S;
-    o->warmup_steps = 20;
-}
+#include "site/api_os.h"
 
 /* ---- Open ---------------------------------------------------------------------------------------- */
 
@@ -84,9 +37,6 @@ static enum brg_status token_read(struct brg_site *s, const char *path, struct e
 
 static enum brg_status options_take(struct brg_site *s, const struct brg_options *o,
                                     struct err *e) {
-    if (!o || o->struct_bytes != sizeof *o)
-        return err_set(e, BRG_E_USAGE,
-                       "struct brg_options is of another version; call brg_options_init");
     if (!o->hub_url || strlen(o->hub_url) >= sizeof s->url)
         return err_set(e, BRG_E_CONFIG, "hub_url: want http://HOST:PORT");
     if (!o->site_name || !wire_name_valid(o->site_name))
@@ -116,7 +66,9 @@ static enum brg_status dirs_make(struct brg_site *s, struct err *e) {
     char path[OS_PATH_MAX];
     TRY(os_mkdirs(os_path(path, s->dir, "outbox"), e));
     TRY(os_mkdirs(os_path(path, s->dir, "base"), e));
-    return os_lock(os_path(path, s->dir, "lock"), &s->lock_fd, e);
+    TRY(os_lock(os_path(path, s->dir, "lock"), &s->lock_fd, e));
+    site_lock_keep(s->lock_fd);
+    return BRG_OK;
 }
 
 /* Tries until the hub answers; says once that it does not. */
@@ -167,8 +119,15 @@ static enum brg_status data_check(struct brg_site *s, const struct brg_options *
     return BRG_OK;
 }
 
+static void lock_let_go(struct brg_site *s) {
+    if (s->lock_fd < 0) return;
+    site_lock_forget(s->lock_fd);
+    close(s->lock_fd);
+    s->lock_fd = -1;
+}
+
 static void site_free(struct brg_site *s) {
-    if (s->lock_fd >= 0) close(s->lock_fd);
+    lock_let_go(s);
     data_close(s->data);
     tensors_fini(&s->table);
     mem_free(s->theta_own);
@@ -183,13 +142,18 @@ static void site_free(struct brg_site *s) {
     mem_free(s);
 }
 
-int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **out, char *why,
-             size_t why_bytes) {
+int call_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **out, char *why,
+              size_t why_bytes) {
     struct err e = {0};
     time_ns until = deadline_of(timeout_ns);
     struct brg_site *s = mem_alloc(1, sizeof *s);
     s->lock_fd = -1;
-    CHECK(pthread_mutex_init(&s->lock, NULL) == 0);
+    s->pid = getpid();
+    pthread_mutexattr_t kind; /* an owner is known, so that a guard can let go what is held */
+    CHECK(pthread_mutexattr_init(&kind) == 0);
+    CHECK(pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_ERRORCHECK) == 0);
+    CHECK(pthread_mutex_init(&s->lock, &kind) == 0);
+    pthread_mutexattr_destroy(&kind);
     pthread_condattr_t attr;
     CHECK(pthread_condattr_init(&attr) == 0);
     CHECK(pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) == 0);
@@ -210,12 +174,7 @@ int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **
     return result;
 }
 
-const char *brg_model_json(const struct brg_site *s) {
-    return s->run.model_json;
-}
-
-int brg_run(const struct brg_site *s, struct brg_run *out) {
-    if (!out || out->struct_bytes != sizeof *out) return BRG_FAIL_USAGE;
+int call_run(const struct brg_site *s, struct brg_run *out) {
     const struct wire_run *r = &s->run;
     *out = (struct brg_run){.struct_bytes = sizeof *out,
                             .parameters = r->parameters,
@@ -263,10 +222,8 @@ static enum brg_status table_take(struct brg_site *s, const struct brg_trainer *
 
 static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer *t,
                                     struct err *e) {
-    if (!t || t->struct_bytes != sizeof *t || t->arrays_count > SITE_ARRAYS_MAX ||
-        t->counters_count > SITE_COUNTERS_MAX)
-        return err_set(e, BRG_E_USAGE,
-                       "struct brg_trainer: wrong size, or more than %d arrays or counters",
+    if (t->arrays_count > SITE_ARRAYS_MAX || t->counters_count > SITE_COUNTERS_MAX)
+        return err_set(e, BRG_E_USAGE, "struct brg_trainer: more than %d arrays or counters",
                        SITE_ARRAYS_MAX);
     TRY(table_take(s, t, e));
     for (size_t i = 0; i < t->arrays_count; i++) {
@@ -279,6 +236,7 @@ static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer
     s->arrays_count = t->arrays_count;
     s->counters = t->counters;
     s->counters_count = t->counters_count;
+    s->elsewhere = t->weights_elsewhere != 0;
     s->theta = t->weights;
     if (!s->theta) s->theta = s->theta_own = try_mem_alloc(s->elements, sizeof(float));
     s->s = try_mem_alloc(s->elements, sizeof(float));
@@ -386,7 +344,7 @@ static enum brg_status join_begin(struct brg_site *s, const struct brg_trainer *
     return BRG_OK;
 }
 
-int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns) {
+int call_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns) {
     struct err e = {0};
     time_ns until = deadline_of(timeout_ns);
     if (!s->joined_once) {
@@ -456,7 +414,7 @@ static bool close_politely(struct brg_site *s, time_ns until) {
     }
 }
 
-int brg_close(struct brg_site *s, int64_t timeout_ns) {
+int call_close(struct brg_site *s, int64_t timeout_ns) {
     if (!s) return BRG_GO;
     int result = BRG_GO;
     if (s->threads_run) {
@@ -480,4 +438,9 @@ int brg_close(struct brg_site *s, int64_t timeout_ns) {
     }
     site_free(s);
     return result;
+}
+
+void call_abandon(struct brg_site *s) {
+    site_threads_end(s);
+    lock_let_go(s);
 }

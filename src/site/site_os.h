@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "base/os.h"
 #include "beringia.h"
@@ -60,6 +61,11 @@ struct brg_site {
     struct site_out out;
     bool core_ready, threads_run;
     atomic_bool stopping, drain;
+    atomic_bool breaking, broken; /* see site_broken; the two below are set before broken is */
+    enum brg_status broken_status;
+    char broken_text[240];
+    pid_t pid;       /* of the process that opened it */
+    pthread_t owner; /* the training thread, once joined_once */
     const volatile int *cancel;
 
     /* duties that wait for their thread */
@@ -82,7 +88,9 @@ struct brg_site {
     struct hash fingerprint;
 
     /* fixed after join */
-    bool joined_once;
+    bool joined_once; /* brg_join got as far as the threads */
+    bool joined;      /* brg_join said GO */
+    bool elsewhere;   /* theta is only a stage: see brg_due */
     struct tensors table;
     struct hash tensors_hash;
     uint64_t elements;
@@ -94,6 +102,7 @@ struct brg_site {
     struct hash base_theta; /* of the version rebased on */
 
     /* the training thread's own */
+    int due;                         /* what brg_due announced to the next brg_sync */
     uint64_t changes, changes_saved; /* what a checkpoint would save, counted */
     time_ns saved_at, segment_saved_at;
     struct site_position *positions;
@@ -113,10 +122,14 @@ void site_notes(struct brg_site *s, struct buf *notes);
  * signal handlers are seen. */
 void site_nap(struct brg_site *s, time_ns until);
 bool site_cancelled(struct brg_site *s);
+/* Without the lock, or with it: then it is let go. The library found itself wrong, or without memory:
+ * from now on every call on s gives this status. api_os.c */
+void site_broken(struct brg_site *s, enum brg_status status, const char *text);
 
 /* threads_os.c */
 enum brg_status site_threads_start(struct brg_site *s, struct err *e) MUST_USE;
 void site_threads_stop(struct brg_site *s); /* without the lock */
+void site_threads_end(struct brg_site *s);  /* the same, but connections stay as they are */
 void site_writer_drain(
     struct brg_site *s); /* lock held: waits until the writer has nothing to do */
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/guard.h"
 #include "site/site_os.h"
 
 /* ---- Mailboxes ---------------------------------------------------------------------------------- */
@@ -77,6 +78,8 @@ static void wait_until(struct brg_site *s, time_ns until) {
 void site_nap(struct brg_site *s, time_ns until) {
     time_ns soon = os_now() + 100 * (time_ns)NS_PER_MS;
     wait_until(s, until < soon ? until : soon);
+    /* A thread of the library is gone: what is waited for here will never come. */
+    if (atomic_load(&s->broken)) guard_fall(s->broken_status, "%s", s->broken_text);
 }
 
 bool site_cancelled(struct brg_site *s) {
@@ -135,20 +138,17 @@ static void message_loop(struct brg_site *s, enum line line) {
     mem_free(a);
 }
 
-static void *control_main(void *user) {
-    message_loop(user, LINE_CONTROL);
-    return NULL;
+static void control_loop(struct brg_site *s) {
+    message_loop(s, LINE_CONTROL);
 }
 
-static void *beat_main(void *user) {
-    message_loop(user, LINE_BEAT);
-    return NULL;
+static void beat_loop(struct brg_site *s) {
+    message_loop(s, LINE_BEAT);
 }
 
 /* ---- Transfers ---------------------------------------------------------------------------------- */
 
-static void *up_main(void *user) {
-    struct brg_site *s = user;
+static void up_loop(struct brg_site *s) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     while (!atomic_load(&s->stopping)) {
         if (!s->job_new[LINE_UP]) {
@@ -176,7 +176,6 @@ static void *up_main(void *user) {
                                     .did = did});
     }
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    return NULL;
 }
 
 static enum brg_status fetch(struct brg_site *s, uint64_t version, const struct hash *want,
@@ -192,8 +191,7 @@ static enum brg_status fetch(struct brg_site *s, uint64_t version, const struct 
     return status;
 }
 
-static void *down_main(void *user) {
-    struct brg_site *s = user;
+static void down_loop(struct brg_site *s) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     while (!atomic_load(&s->stopping)) {
         if (!s->job_new[LINE_DOWN]) {
@@ -221,7 +219,6 @@ static void *down_main(void *user) {
         site_event(s, &ev);
     }
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    return NULL;
 }
 
 /* ---- The writer --------------------------------------------------------------------------------- */
@@ -276,14 +273,13 @@ static void run_job(struct brg_site *s, struct write_job *job) {
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
 }
 
-static void *writer_main(void *user) {
-    struct brg_site *s = user;
+static void writer_loop(struct brg_site *s) {
     for (;;) {
         CHECK(pthread_mutex_lock(&s->lock) == 0);
         while (!s->jobs_first && !atomic_load(&s->stopping)) wait_until(s, TIME_NS_NEVER);
         struct write_job *job = s->jobs_first; /* stays at the head until it is done */
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
-        if (!job) return NULL; /* only an empty queue ends the writer */
+        if (!job) return; /* only an empty queue ends the writer */
         run_job(s, job);
     }
 }
@@ -293,6 +289,43 @@ void site_writer_drain(struct brg_site *s) {
 }
 
 /* ---- Start and stop ------------------------------------------------------------------------------ */
+
+/* A thread that finds the library wrong ends the site, not the process. */
+static void guarded(struct brg_site *s, void loop(struct brg_site *)) {
+    struct guard g;
+    if (setjmp(g.at) != 0) {
+        site_broken(s, g.status, g.text);
+        return;
+    }
+    guard_enter(&g);
+    loop(s);
+    guard_leave(&g);
+}
+
+static void *control_main(void *user) {
+    guarded(user, control_loop);
+    return NULL;
+}
+
+static void *beat_main(void *user) {
+    guarded(user, beat_loop);
+    return NULL;
+}
+
+static void *up_main(void *user) {
+    guarded(user, up_loop);
+    return NULL;
+}
+
+static void *down_main(void *user) {
+    guarded(user, down_loop);
+    return NULL;
+}
+
+static void *writer_main(void *user) {
+    guarded(user, writer_loop);
+    return NULL;
+}
 
 enum brg_status site_threads_start(struct brg_site *s, struct err *e) {
     static void *(*const mains[LINES_COUNT])(void *) = {control_main, beat_main, up_main,
@@ -311,7 +344,7 @@ enum brg_status site_threads_start(struct brg_site *s, struct err *e) {
     return BRG_OK;
 }
 
-void site_threads_stop(struct brg_site *s) {
+void site_threads_end(struct brg_site *s) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     atomic_store(&s->stopping, true);
     CHECK(pthread_cond_broadcast(&s->changed) == 0);
@@ -323,6 +356,10 @@ void site_threads_stop(struct brg_site *s) {
         CHECK(pthread_join(s->writer, NULL) == 0);
     }
     s->threads_run = false;
+}
+
+void site_threads_stop(struct brg_site *s) {
+    site_threads_end(s);
     for (int i = 0; i < LINES_COUNT; i++) {
         client_close(s->clients[i]);
         s->clients[i] = NULL;

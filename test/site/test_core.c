@@ -418,6 +418,24 @@ TEST(site_S6_a_contribution_of_skips_alone_is_settled_when_staged) {
     bench_free(b);
 }
 
+TEST(site_T1_what_is_put_back_is_taken_again_in_its_order) {
+    struct bench *b = bench_ready();
+    steps(b, 4);
+    assert_int_equal(take(b, 8), 8); /* across the end of the first lease */
+    uint64_t first = b->taken[0].position;
+    site_untake(&b->core);
+    assert_int_equal(b->core.in_flight, 0);
+    assert_int_equal(site_trained(&b->core, b->now, 4, 2.0, 0.5, NULL), BRG_E_USAGE);
+    assert_int_equal(take(b, 8), 8);
+    assert_int_equal(b->taken[0].position, first);
+    site_untake(&b->core);
+    site_check(&b->core);
+    b->core.reset_due = true;
+    site_reset(&b->core, &b->out.notes);
+    assert_int_equal(b->core.void_in_flight, 0); /* nothing in hand, so nothing to be void */
+    bench_free(b);
+}
+
 /* With a batch in hand that a reset made void, each step on such a batch asked for the next reset. */
 TEST(site_a_trainer_that_takes_ahead_comes_out_of_a_reset) {
     struct bench *b = bench_ready();

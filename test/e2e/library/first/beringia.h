@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* beringia.h - a training program's door to a run: the only public header of libberingia.
+ *
+ *   brg_options_init(&o); o.hub_url = ...;
+ *   brg_open(&o, -1, &site, why, sizeof why);          the run is known, data and hub agree
+ *   ... build the model from brg_model_json(site) ...
+ *   brg_join(site, &trainer, -1);                      weights are there, local work is restored
+ *   while ((s = brg_take(site, batch, wait, samples, NULL, &count)) == BRG_GO || s == BRG_WAIT) {
+ *       if (s == BRG_GO) {
+ *           ... gradient over these samples, optimizer step at rate brg_lr(site) ...
+ *           brg_step(site, count, loss, NULL);
+ *       }
+ *       brg_sync(site, NULL);                          hand in, take in what others did
+ *   }
+ *   brg_close(site, timeout);
+ *
+ * Names. A sample is an index into the data set; the hub leases positions of a common order, and
+ * brg_take translates. A version is a state of the global weights. Local weights are the newest
+ * version this site took in plus its own work that is not merged yet.
+ *
+ * Results. Functions that return int give BRG_GO (0); a negative number where nothing is wrong but
+ * there is nothing to do (BRG_WAIT, BRG_DRAIN, BRG_COMPLETE); or a status from 1 to 255, which is also
+ * a good exit status. brg_why gives the sentence that goes with the last one.
+ *
+ * Threads. A site belongs to one training thread; only brg_drain may be called from elsewhere, even from
+ * a signal handler. The library runs threads of its own for everything that waits for the network; it
+ * installs no signal handlers, writes nothing to standard output, and logs to standard error.
+ *
+ * Times are nanoseconds; a timeout below 0 waits for ever, 0 does not wait.
+ * Everything here is since version 0.1. */
+#ifndef BERINGIA_H
+#define BERINGIA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define BRG_API __attribute__((visibility("default")))
+#else
+#define BRG_API
+#endif
+
+enum brg_result {
+    BRG_GO = 0,
+    BRG_WAIT = -1,     /* no samples now; call brg_sync and take again */
+    BRG_DRAIN = -2,    /* stop soon: somebody asked for it; call brg_close */
+    BRG_COMPLETE = -3, /* the run is complete; call brg_close */
+    /* A choice of statuses to act on; every other positive number is one of `beringia help status`. */
+    BRG_FAIL_USAGE = 2,
+    BRG_FAIL_CONFIG = 3,
+    BRG_FAIL_BUSY = 7,
+    BRG_FAIL_DATA = 9,
+    BRG_FAIL_NET = 14,
+    BRG_FAIL_REFUSED = 15,
+    BRG_FAIL_FENCED = 16,
+    BRG_FAIL_NONFINITE = 19,
+    BRG_FAIL_MODEL = 24,
+    BRG_FAIL_TIMEOUT = 26
+};
+
+struct brg_site; /* opaque */
+
+struct brg_options {
+    size_t struct_bytes;   /* set by brg_options_init */
+    const char *hub_url;   /* http://host:port or https://... */
+    const char *site_name; /* [a-z0-9][a-z0-9_-]*, at most 47 bytes; one process at a time */
+    const char *state_dir; /* of this site alone, kept from job to job; created */
+    const char *data_dir;  /* the packed data set; NULL: data_fingerprint says which one it is */
+    int32_t data_trusted;  /* 0: the shards are hashed at brg_open; 1: only sizes are looked at */
+    const uint8_t *data_fingerprint; /* 32 bytes, where data_dir is NULL */
+    const char *token_file;          /* mode 0600, one line; NULL: none */
+    uint64_t batch_samples;      /* samples of one optimizer step over all ranks, for planning */
+    int64_t timeout_ns;          /* the one setting behind all network time limits; 30 s */
+    int64_t checkpoint_every_ns; /* how much work a kill may cost; 60 s */
+    uint64_t warmup_steps;       /* local ramp of a site that joins a run under way; 20 */
+    uint64_t seed;               /* 0: from the system */
+    const volatile int *cancel;  /* NULL, or: not 0 means as after brg_drain; also ends brg_open */
+};
+
+struct brg_run { /* the run's settings, the same for every site */
+    size_t struct_bytes;
+    uint64_t parameters, positions, seq_len, vocab_size, epochs;
+    uint64_t steps_per_round;                     /* nominal */
+    double beta1, beta2, eps, weight_decay, clip; /* AdamW */
+    double lr;                                    /* peak */
+};
+
+struct brg_tensor { /* one parameter, in the order of the weights vector */
+    const char *name;
+    uint32_t dims;
+    uint64_t shape[4];
+};
+struct brg_array { /* state of the optimizer that belongs to the weights */
+    const char *name;
+    float *data;
+    uint64_t count;
+};
+struct brg_trainer {
+    size_t struct_bytes;
+    const struct brg_tensor *tensors; /* borrowed during brg_join */
+    size_t tensors_count;
+    float *weights; /* all tensors, one after another; NULL: the library allocates */
+    const struct brg_array
+        *arrays; /* the list is borrowed during brg_join, the data until brg_close */
+    size_t arrays_count;
+    uint64_t *counters; /* step counts and the like; until brg_close */
+    size_t counters_count;
+};
+
+enum brg_changed {                          /* bits of brg_sync's out_changed */
+                   BRG_CHANGED_WEIGHTS = 1, /* other ranks need the weights again */
+                   BRG_CHANGED_HANDED_IN = 2,
+                   BRG_CHANGED_RESET =
+                       4 /* work was refused: the weights went back, its samples come again */
+};
+
+struct brg_figures {
+    size_t struct_bytes;
+    uint64_t version, head;  /* taken in; known to exist */
+    uint64_t global_tokens;  /* behind `version` */
+    uint64_t steps, samples; /* of this site, over all its processes */
+    uint64_t leased;         /* samples at hand */
+    uint64_t segment_steps, steps_target;
+    uint64_t pending, merged, refused; /* contributions */
+    double tokens_per_s, loss;
+    int32_t online, joined, draining, complete;
+    char state[16];
+};
+
+BRG_API void brg_options_init(struct brg_options *o);
+BRG_API const char *brg_version(void);
+/* error, warn, info, debug or trace; for the whole process. USAGE: none of these. */
+BRG_API int brg_log_level(const char *name);
+/* "E_NET" and "the other side cannot be reached"; static storage, any thread. */
+BRG_API const char *brg_status_name(int status);
+BRG_API const char *brg_status_sentence(int status);
+
+/* Takes the state directory, fetches the run from the hub, and checks that both mean the same data.
+ * o is borrowed during the call, o->cancel until brg_close. Gives *out (end with brg_close), untouched on
+ * failure, when why (may be NULL) holds a sentence. Waits for a hub that cannot be reached, for up to
+ * timeout_ns. CONFIG, BUSY, DATA: a person has to act. NET: no hub within the time. DRAIN: cancelled. */
+BRG_API int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **out,
+                     char *why, size_t why_bytes);
+/* The model's config.json; borrowed until brg_close. */
+BRG_API const char *brg_model_json(const struct brg_site *s);
+BRG_API int brg_run(const struct brg_site *s,
+                    struct brg_run *out); /* out->struct_bytes is set before */
+
+/* Restores weights, arrays and counters from the local checkpoint where there is one, joins the run,
+ * and otherwise loads the newest global weights (arrays and counters then keep what the caller put
+ * there). Keeps t's weights, arrays' data and counters until brg_close; they may be changed between
+ * brg_take and brg_step only. Waits up to timeout_ns; after TIMEOUT it may be called again with the
+ * same arguments. MODEL: the tensors are not the run's. FENCED, REFUSED: see brg_why. */
+BRG_API int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns);
+BRG_API float *brg_weights(struct brg_site *s); /* the vector of brg_join */
+
+/* Takes the next `want` leased samples into out_samples[want] and their epochs into out_epochs[want] (may
+ * be NULL); *out_count can be less near the end. Waits up to timeout_ns for samples. WAIT, DRAIN and
+ * COMPLETE as above, with no samples taken. FENCED: another process took over, stop. */
+BRG_API int brg_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *out_samples,
+                     uint32_t *out_epochs, uint64_t *out_count);
+/* The tokens of a sample: seq_len inputs and, shifted by one, targets: seq_len + 1 in all. Needs
+ * data_dir. Does not block. */
+BRG_API int brg_sample(const struct brg_site *s, uint64_t sample, int32_t *out_tokens);
+/* The rate for the next optimizer step, from global tokens. */
+BRG_API double brg_lr(const struct brg_site *s);
+/* The optimizer step over the oldest `count` taken samples is done (skipped == NULL), or was skipped for
+ * this reason and the weights are as before (a word; the samples are listed as skipped for good). Does
+ * not block. USAGE: more than was taken. LIMIT: too many skipped in one segment. */
+BRG_API int brg_step(struct brg_site *s, uint64_t count, double loss, const char *skipped);
+/* Between steps: hands in what is due, takes in a new version, saves the local checkpoint now and then.
+ * Changes the weights in place. Never waits for the network; works on memory and local files. */
+BRG_API int brg_sync(struct brg_site *s, int *out_changed);
+/* Saves the local checkpoint now; returns when it is on disk. */
+BRG_API int brg_checkpoint(struct brg_site *s);
+BRG_API int brg_status(const struct brg_site *s, struct brg_figures *out);
+BRG_API const char *brg_why(const struct brg_site *s); /* borrowed until the next call */
+
+/* Asks for an early end: brg_take says DRAIN from now on. Async-signal-safe, any thread. */
+BRG_API void brg_drain(struct brg_site *s);
+/* Hands in the last segment and waits up to timeout_ns until the hub has it, gives unused samples back,
+ * leaves, saves, frees s (NULL is fine). After a failure or a timeout the state directory holds what is
+ * not handed in, and the next process goes on from there (then the result is TIMEOUT). */
+BRG_API int brg_close(struct brg_site *s, int64_t timeout_ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
