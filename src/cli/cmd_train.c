@@ -1,20 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_train.c - beringia train --central: one trainer, no hub, no sites. It is the bar that a run over
  * several sites is held to, so it takes the same data in the same order (positions 0, 1, 2 ... of epoch
- * 0, then of epoch 1) and the same schedule by tokens. */
+ * 0, then of epoch 1) and the same schedule by tokens.
+ *
+ * Under mpirun every rank runs this whole file on its part of each batch's rows; rank 0 alone prints and
+ * writes. What only one rank can know (a signal, the clock, a failure) is agreed upon once a step, so
+ * that all of them save, stop or fail after the same step. */
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/fault.h"
 #include "base/os.h"
 #include "cli/cli.h"
 #include "outer/outer.h"
+#include "train/dp.h"
 #include "train/eval.h"
 #include "train/export.h"
 #include "train/model_os.h"
+#include "train/save.h"
 
 static const char HELP[] =
     "beringia train - train one model on this machine, without a hub\n"
@@ -43,15 +52,29 @@ static const char HELP[] =
     "step,tokens,loss,lr,grad_norm,tokens_per_s,heldout_loss\n"
     "  --eval-every N       held-out loss every N steps; at the end always\n"
     "  --print-every N      a progress line every N steps (default 10)\n"
+    "  --checkpoint-every T work that a kill may cost: 30s, 5m (default), 1h\n"
+    "  --fresh              begin anew though DIR holds a checkpoint\n"
+    "  --mpi U              auto (default), yes, no: share the batch over the ranks of an MPI job\n"
+    "  --rank-timeout T     longest wait for another rank within a step (default 10m)\n"
+    "\n"
+    "SIGTERM, SIGUSR1 and SIGINT save after the step under way and end with status 23. Started "
+    "again\n"
+    "with the same options it goes on, after kill -9 too, and ends with the same bits as without "
+    "any\n"
+    "interruption. With mpirun each rank takes a part of the batch; see docs/mpi.md.\n"
     "\n"
     "examples\n"
     "  beringia train --central --data data/bytes --model config.json --out out/\n"
     "  beringia train --central --data data/bpe --model config.json --out out/ --tokens 20M \\\n"
-    "      --batch 16 --lr 2e-3 --schedule wsd --log losses.csv --eval-every 200\n";
+    "      --batch 16 --lr 2e-3 --schedule wsd --log losses.csv --eval-every 200\n"
+    "  mpirun -n 16 beringia train --central --data data/bpe --model config.json --out out/ "
+    "--batch 256\n";
 
 struct train_args {
     const char *data, *model, *weights, *out, *log;
-    bool central;
+    bool central, fresh;
+    enum dp_use mpi;
+    time_ns checkpoint_every, rank_timeout;
     uint64_t tokens, seed;
     double epochs, lr, lr_min_ratio, warmup, decay_share;
     uint32_t batch, micro, threads, eval_every, print_every;
@@ -61,12 +84,16 @@ struct train_args {
 
 struct central { /* a training under way */
     const struct train_args *args;
+    struct dp_net *net; /* NULL: alone */
+    uint32_t rank;
     struct dataset *data;
     struct model_config model;
     struct trainer *trainer;
     struct schedule schedule;
+    char settings[SAVE_SETTINGS_MAX], checkpoint[OS_PATH_MAX];
+    time_ns saved; /* when */
     struct order order;
-    int32_t *tokens; /* [batch][T+1] */
+    int32_t *tokens; /* [this rank's rows][T+1] */
     FILE *log;
     uint64_t samples, done, step; /* samples in all and so far */
     time_ns since;                /* of the last progress line */
@@ -100,56 +127,129 @@ static enum brg_status plan_run(struct central *r, struct err *e) {
     return BRG_OK;
 }
 
+/* All that must be equal for a checkpoint to be of use. */
+static void write_settings(struct central *r) {
+    const struct train_args *a = r->args;
+    char hex[HASH_HEX_BYTES];
+    struct hash f = data_fingerprint(r->data);
+    AUTO_BUF struct buf model = {.bytes_max = 1 << 20}, text = {.bytes_max = SAVE_SETTINGS_MAX - 1};
+    model_config_json(&r->model, &model);
+    struct hash m = hash_of(model.data, model.bytes_count);
+    hash_hex(&f, hex);
+    buf_printf(&text, "data=%s\n", hex);
+    hash_hex(&m, hex);
+    buf_printf(&text, "model=%s\n", hex);
+    buf_printf(&text, "batch=%u\nsamples=%llu\nseed=%llu\n", a->batch,
+               (unsigned long long)r->samples, (unsigned long long)a->seed);
+    buf_printf(&text, "lr=%.17g\nlr_min_ratio=%.17g\nschedule=%d\nwarmup_tokens=%.17g\n", a->lr,
+               a->lr_min_ratio, (int)a->schedule, r->schedule.tokens_warmup);
+    buf_printf(&text, "decay_share=%.17g\nbeta2=%.17g\nweight_decay=%.17g\nclip=%.17g\n",
+               a->decay_share, a->adamw.beta2, a->adamw.weight_decay, a->adamw.clip);
+    snprintf(r->settings, sizeof r->settings, "%s", buf_cstr(&text));
+}
+
+/* Lines of steps that are to be done again are cut off. */
+static enum brg_status log_cut(struct central *r, struct err *e) {
+    AUTO_FREE char *line = mem_alloc(4096, 1);
+    long keep = 0;
+    while (fgets(line, 4096, r->log)) {
+        char *comma = strchr(line, ',');
+        uint64_t step = 0;
+        if (comma) *comma = '\0';
+        if (comma && keep > 0 && (!parse_u64(line, &step) || step > r->step)) break;
+        keep = ftell(r->log);
+    }
+    if (fflush(r->log) != 0 || ftruncate(fileno(r->log), keep) != 0 ||
+        fseek(r->log, 0, SEEK_END) != 0)
+        return os_errno(e, errno, "cut", r->args->log);
+    return BRG_OK;
+}
+
 static enum brg_status open_log(struct central *r, struct err *e) {
-    if (!r->args->log) return BRG_OK;
+    if (!r->args->log || r->rank > 0) return BRG_OK;
+    if (r->step > 0 && os_exists(r->args->log)) {
+        r->log = fopen(r->args->log, "r+e");
+        return r->log ? log_cut(r, e) : os_errno(e, errno, "open", r->args->log);
+    }
     r->log = fopen(r->args->log, "we");
     if (!r->log) return os_errno(e, errno, "create", r->args->log);
     fprintf(r->log, "step,tokens,loss,lr,grad_norm,tokens_per_s,heldout_loss\n");
     return BRG_OK;
 }
 
-static enum brg_status start(struct central *r, struct err *e) {
+/* What each rank does by itself: what fails on one is told to all by the caller. */
+static enum brg_status build(struct central *r, struct err *e) {
     const struct train_args *a = r->args;
-    if (a->model) TRY(model_config_load(a->model, &r->model, e));
-    if (a->weights) TRY(model_load_dir(a->weights, &r->model, a->model != NULL, e));
-    TRY(data_open(a->data, true, &r->data, e));
+    uint32_t ranks = dp_ranks(r->net), rows = (a->batch + ranks - 1) / ranks;
+    TRY(model_config_load(a->model, &r->model, e));
+    TRY(data_open(a->data, r->rank == 0, &r->data, e));
     TRY(plan_run(r, e));
-    uint32_t T = data_seq_len(r->data);
+    write_settings(r);
     struct trainer_options o = {.model = &r->model,
-                                .seq_len = T,
-                                .batch_max = a->batch,
+                                .seq_len = data_seq_len(r->data),
+                                .batch_max = rows,
                                 .micro_batch = a->micro,
-                                .threads = a->threads};
+                                .threads = a->threads,
+                                .net = r->net};
     TRY(trainer_create(&o, &r->trainer, e));
-    TRY(os_mkdirs(a->out, e));
-    TRY(open_log(r, e));
-    if (a->weights)
-        TRY(model_load_weights(a->weights, &r->model, trainer_theta(r->trainer), e));
-    else
-        model_init(&r->model, a->seed, trainer_theta(r->trainer));
-    r->tokens = mem_alloc((size_t)a->batch * (T + 1), sizeof *r->tokens);
+    r->tokens = mem_alloc((size_t)rows * (data_seq_len(r->data) + 1), sizeof *r->tokens);
     data_order(r->data, 0, &r->order);
+    os_path(r->checkpoint, a->out, "checkpoint.safetensors");
+    return r->rank == 0 ? os_mkdirs(a->out, e) : BRG_OK;
+}
+
+/* First weights, or those of the checkpoint. */
+static enum brg_status restore(struct central *r, struct err *e) {
+    struct save_mark mark;
+    enum brg_status s = BRG_E_MISSING;
+    r->saved = os_now();
+    if (!r->args->fresh) s = save_read(r->checkpoint, r->trainer, &mark, r->settings, e);
+    if (s == BRG_E_MISSING) {
+        model_init(&r->model, r->args->seed, trainer_theta(r->trainer));
+        return BRG_OK;
+    }
+    TRY(s);
+    r->done = r->since_done = mark.samples;
+    r->step = mark.step;
+    return BRG_OK;
+}
+
+static enum brg_status start(struct central *r, struct err *e) {
+    TRY(dp_agree(r->net, build(r, e), e));
+    TRY(restore(r, e));
+    TRY(dp_agree(r->net, open_log(r, e), e));
+    if (r->rank > 0) return BRG_OK;
+    uint32_t T = data_seq_len(r->data), batch = r->args->batch;
     printf("model     %llu parameters, %.1f MFLOP a token\n",
            (unsigned long long)trainer_parameters(r->trainer),
            model_flops_per_token(&r->model, T) / 1e6);
     printf("data      %llu samples of %u tokens; training on %llu (%.3f epochs), %llu steps\n",
            (unsigned long long)data_samples(r->data), T, (unsigned long long)r->samples,
            (double)r->samples / (double)data_samples(r->data),
-           (unsigned long long)((r->samples + a->batch - 1) / a->batch));
+           (unsigned long long)((r->samples + batch - 1) / batch));
+    if (r->net)
+        printf("ranks     %u; this one keeps %llu of the optimizer's %llu states\n",
+               dp_ranks(r->net), (unsigned long long)trainer_moments(r->trainer),
+               (unsigned long long)trainer_parameters(r->trainer));
+    if (r->step > 0)
+        printf("resumed   after step %llu, from %s\n", (unsigned long long)r->step, r->checkpoint);
     fflush(stdout);
     return BRG_OK;
 }
 
-/* The next rows in the order of positions; a new epoch has an order of its own. */
-static void fill_rows(struct central *r, uint32_t rows) {
+/* This rank's part of the next rows in the order of positions; a new epoch has an order of its own. */
+static uint32_t fill_rows(struct central *r, uint32_t rows) {
     uint64_t per_epoch = data_samples(r->data);
     size_t width = (size_t)data_seq_len(r->data) + 1;
-    for (uint32_t i = 0; i < rows; i++) {
+    uint32_t from = dp_rows_at(r->net, rows, r->rank), to = dp_rows_at(r->net, rows, r->rank + 1);
+    for (uint32_t i = from; i < to; i++) {
         uint64_t position = r->done + i;
         uint32_t epoch = (uint32_t)(position / per_epoch);
         if (epoch != r->order.epoch) data_order(r->data, epoch, &r->order);
-        data_sample(r->data, order_sample(&r->order, position % per_epoch), r->tokens + i * width);
+        data_sample(r->data, order_sample(&r->order, position % per_epoch),
+                    r->tokens + (i - from) * width);
     }
+    return to - from;
 }
 
 static enum brg_status report(struct central *r, double loss, double lr, double norm, double speed,
@@ -159,6 +259,7 @@ static enum brg_status report(struct central *r, double loss, double lr, double 
     bool evaluate = a->eval_every && r->step % a->eval_every == 0 && data_heldout_samples(r->data);
     struct eval_result x = {.nll = 0};
     if (evaluate) TRY(eval_heldout(r->trainer, r->data, &x, e));
+    if (r->rank > 0) return BRG_OK;
     uint64_t tokens = r->done * data_seq_len(r->data);
     if (r->step == 1 || r->step % a->print_every == 0 || last || evaluate) {
         time_ns now = os_now();
@@ -181,6 +282,43 @@ static enum brg_status report(struct central *r, double loss, double lr, double 
     return BRG_OK;
 }
 
+/* ---- Interruptions --------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int sig) {
+    (void)sig;
+    stop_asked = 1;
+}
+
+static void signals_install(void) {
+    struct sigaction a = {.sa_handler = on_signal};
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGUSR1, &a, NULL);
+    a.sa_flags = (int)SA_RESETHAND; /* the second Ctrl-C ends it at once */
+    sigaction(SIGINT, &a, NULL);
+}
+
+enum { STOP = 1, SAVE = 2, FAILED = 4 };
+
+/* After a step: saves or stops where any rank has a reason to. */
+static enum brg_status step_end(struct central *r, enum brg_status told, struct err *e) {
+    uint32_t bits = (stop_asked ? STOP : 0) | (told == BRG_OK ? 0 : FAILED);
+    if (r->rank == 0 && os_now() - r->saved >= r->args->checkpoint_every) bits |= SAVE;
+    bits = dp_or(r->net, bits);
+    if (bits & FAILED) return dp_agree(r->net, told, e);
+    if (bits == 0 || r->done == r->samples) return BRG_OK;
+    struct save_mark mark = {r->done, r->step};
+    TRY(save_write(r->checkpoint, r->trainer, &mark, r->settings, e));
+    r->saved = os_now();
+    if (!(bits & STOP)) return BRG_OK;
+    return err_set(e, BRG_E_DRAINED,
+                   "stopped on request after step %llu; %s has it all: start again with the same "
+                   "options to go on",
+                   (unsigned long long)r->step, r->checkpoint);
+}
+
 static enum brg_status train(struct central *r, struct err *e) {
     const struct train_args *a = r->args;
     uint32_t T = data_seq_len(r->data);
@@ -190,15 +328,16 @@ static enum brg_status train(struct central *r, struct err *e) {
         uint32_t rows = left < a->batch ? (uint32_t)left : a->batch;
         time_ns before = os_now();
         double norm;
-        fill_rows(r, rows);
-        double loss = trainer_gradient(r->trainer, r->tokens, rows);
+        uint32_t own = fill_rows(r, rows);
+        double loss = trainer_gradient_part(r->trainer, r->tokens, own, rows);
         /* the rate at the end of this step, so that the first step of a warm-up moves */
         double lr = schedule_lr(&r->schedule, (double)(r->done + rows) * T);
         TRY(trainer_update(r->trainer, &a->adamw, lr, &norm, e));
         r->done += rows;
         r->step++;
+        FAULT("train.step");
         double speed = (double)rows * T / ((double)(os_now() - before) / 1e9);
-        TRY(report(r, loss, lr, norm, speed, e));
+        TRY(step_end(r, report(r, loss, lr, norm, speed, e), e));
     }
     return BRG_OK;
 }
@@ -218,36 +357,50 @@ static enum brg_status save_tokenizer(const struct central *r, struct err *e) {
     return s;
 }
 
-static enum brg_status finish(struct central *r, struct err *e) {
-    struct eval_result x;
+static enum brg_status save_model(const struct central *r, struct err *e) {
     TRY(model_save(r->args->out, &r->model, trainer_theta(r->trainer), e));
+    FAULT("train.saved");
     TRY(save_tokenizer(r, e));
+    /* A kill before this line does the last steps again, with the same result. */
+    if (unlink(r->checkpoint) != 0 && errno != ENOENT)
+        return os_errno(e, errno, "remove", r->checkpoint);
     printf("saved     %s\n", r->args->out);
-    if (data_heldout_samples(r->data) == 0) {
-        printf("held out  nothing: the data set has no held-out sample\n");
-        return BRG_OK;
-    }
-    TRY(eval_heldout(r->trainer, r->data, &x, e));
-    printf("held out  %llu tokens, loss %.6f, perplexity %.4f, bits per byte %.4f\n",
-           (unsigned long long)x.tokens, x.nll, x.perplexity, x.bits_per_byte);
     return BRG_OK;
 }
 
-static enum brg_status run_central(const struct train_args *a, struct err *e) {
-    struct central r = {.args = a};
-    enum brg_status s = start(&r, e);
-    if (s == BRG_OK) s = train(&r, e);
-    if (s == BRG_OK) s = finish(&r, e);
-    if (r.log && fclose(r.log) != 0 && s == BRG_OK) s = os_errno(e, errno, "write", a->log);
-    mem_free(r.tokens);
-    trainer_destroy(r.trainer);
-    if (r.data) data_close(r.data);
-    return s;
+static enum brg_status finish(struct central *r, struct err *e) {
+    struct eval_result x;
+    TRY(dp_agree(r->net, r->rank == 0 ? save_model(r, e) : BRG_OK, e));
+    if (data_heldout_samples(r->data) > 0) TRY(eval_heldout(r->trainer, r->data, &x, e));
+    if (r->rank > 0) return BRG_OK;
+    if (data_heldout_samples(r->data) == 0)
+        printf("held out  nothing: the data set has no held-out sample\n");
+    else
+        printf("held out  %llu tokens, loss %.6f, perplexity %.4f, bits per byte %.4f\n",
+               (unsigned long long)x.tokens, x.nll, x.perplexity, x.bits_per_byte);
+    return BRG_OK;
 }
 
 static int fail(const struct err *e) {
     fprintf(stderr, "beringia train: %s\n", e->text);
     return (int)e->status;
+}
+
+static enum brg_status run_central(const struct train_args *a, struct err *e) {
+    struct central r = {.args = a};
+    if (dp_open(a->mpi, a->rank_timeout, &r.net, e) != BRG_OK) return (enum brg_status)fail(e);
+    r.rank = dp_rank(r.net);
+    signals_install(); /* after MPI, which may have handlers of its own */
+    enum brg_status s = start(&r, e);
+    if (s == BRG_OK) s = train(&r, e);
+    if (s == BRG_OK) s = finish(&r, e);
+    if (r.log && fclose(r.log) != 0 && s == BRG_OK) s = os_errno(e, errno, "write", a->log);
+    if (s != BRG_OK && r.rank == 0) fail(e); /* once for all ranks */
+    mem_free(r.tokens);
+    trainer_destroy(r.trainer);
+    if (r.data) data_close(r.data);
+    dp_close(r.net);
+    return s;
 }
 
 static int usage(const char *what, const char *value) {
@@ -279,6 +432,10 @@ enum {
     OPT_LOG,
     OPT_EVAL_EVERY,
     OPT_PRINT_EVERY,
+    OPT_CHECKPOINT,
+    OPT_FRESH,
+    OPT_MPI,
+    OPT_RANK_TIMEOUT,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -304,6 +461,10 @@ static const struct option OPTIONS[] = {
     {"log", required_argument, NULL, OPT_LOG},
     {"eval-every", required_argument, NULL, OPT_EVAL_EVERY},
     {"print-every", required_argument, NULL, OPT_PRINT_EVERY},
+    {"checkpoint-every", required_argument, NULL, OPT_CHECKPOINT},
+    {"fresh", no_argument, NULL, OPT_FRESH},
+    {"mpi", required_argument, NULL, OPT_MPI},
+    {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -362,6 +523,10 @@ static bool take_option(struct train_args *a, int option, const char *value) {
     case OPT_THREADS: return count(value, 512, &a->threads);
     case OPT_EVAL_EVERY: return count(value, UINT32_MAX, &a->eval_every);
     case OPT_PRINT_EVERY: return count(value, UINT32_MAX, &a->print_every);
+    case OPT_CHECKPOINT: return parse_duration(value, &a->checkpoint_every);
+    case OPT_FRESH: a->fresh = true; return true;
+    case OPT_MPI: return dp_use_parse(value, &a->mpi);
+    case OPT_RANK_TIMEOUT: return parse_duration(value, &a->rank_timeout) && a->rank_timeout > 0;
     default: return false;
     }
 }
@@ -374,6 +539,8 @@ int cmd_train(int argc, char **argv) {
                            .decay_share = 0.2,
                            .batch = 8,
                            .print_every = 10,
+                           .checkpoint_every = 300 * (time_ns)NS_PER_S,
+                           .rank_timeout = 600 * (time_ns)NS_PER_S,
                            .seed = 1,
                            .schedule = SCHEDULE_COSINE,
                            .adamw = adamw_default()};
@@ -397,5 +564,5 @@ int cmd_train(int argc, char **argv) {
         return usage("only --central training is done here; sites use beringia site", "");
     if (!a.data || !a.out || (!a.model && !a.weights))
         return usage("--data, --out and --model (or --weights) are all needed", "");
-    return run_central(&a, &e) == BRG_OK ? BRG_OK : fail(&e);
+    return (int)run_central(&a, &e);
 }

@@ -81,6 +81,8 @@ void trainer_moment_get(struct trainer *t, enum moment which, uint64_t at, uint6
                         float *values);
 void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
                         const float *values);
+/* Gives all ranks rank 0's weights. Collective; nothing to do where the trainer is alone. */
+void trainer_theta_share(struct trainer *t);
 uint64_t trainer_steps(const struct trainer *t); /* AdamW's t, for bias correction */
 void trainer_steps_set(struct trainer *t, uint64_t steps);
 /* Mean next-token cross-entropy over rows*T predictions; tokens[rows][T+1]. No gradient. Of this rank's

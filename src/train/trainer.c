@@ -126,6 +126,10 @@ void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint6
         memcpy(own + at, values, count * sizeof(float));
 }
 
+void trainer_theta_share(struct trainer *t) {
+    if (t->dp) t->net->bcast(t->net->self, t->theta, t->P * sizeof(float), false);
+}
+
 /* All micro-batches of a batch; where scale is not 0 gradients too, of the losses' sum times scale.
  * Gives the sum. */
 static double run_batch(struct trainer *t, const int32_t *tokens, uint32_t rows, double scale) {
