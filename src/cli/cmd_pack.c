@@ -13,6 +13,15 @@ static const char HELP[] =
     "\n"
     "  --out DIR           where the data set goes; must be absent or empty\n"
     "  --tokenizer T       bytes (default), or a tokenizer.json\n"
+    "                      of Hugging Face's form: byte-level BPE as Qwen3, GPT-2, Llama 3 have "
+    "it\n"
+    "  --special-tokens    special tokens that stand in the texts (<|im_start|>) become their "
+    "ids;\n"
+    "                      without this they are text like any other, and end no document\n"
+    "  --template          put the tokens of the tokenizer's post-processor around each document\n"
+    "                      (Llama 3: <|begin_of_text|> before); without this none is added\n"
+    "  --threads N         threads that encode (default: as many as processors); the result is\n"
+    "                      the same for every N\n"
     "  --seq-len N         tokens of a training sample (default 512)\n"
     "  --heldout SHARE     share of documents kept for evaluation (default 0.02)\n"
     "  --seed N            seed of the order of samples (default 1)\n"
@@ -81,6 +90,9 @@ enum {
     OPT_SHARD_SAMPLES,
     OPT_MAX_SAMPLES,
     OPT_FORCE,
+    OPT_SPECIAL,
+    OPT_TEMPLATE,
+    OPT_THREADS,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -92,6 +104,9 @@ static const struct option OPTIONS[] = {
     {"shard-samples", required_argument, NULL, OPT_SHARD_SAMPLES},
     {"max-samples", required_argument, NULL, OPT_MAX_SAMPLES},
     {"force", no_argument, NULL, OPT_FORCE},
+    {"special-tokens", no_argument, NULL, OPT_SPECIAL},
+    {"template", no_argument, NULL, OPT_TEMPLATE},
+    {"threads", required_argument, NULL, OPT_THREADS},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -126,6 +141,13 @@ int cmd_pack(int argc, char **argv) {
                 return usage("--max-samples: no positive number:", optarg);
             break;
         case OPT_FORCE: o.force = true; break;
+        case OPT_SPECIAL: o.special_ids = true; break;
+        case OPT_TEMPLATE: o.around = true; break;
+        case OPT_THREADS:
+            if (!parse_u64(optarg, &n) || n == 0 || n > 1024)
+                return usage("--threads: no number in 1..1024:", optarg);
+            o.threads = (unsigned)n;
+            break;
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
         default: return usage("unknown option", argv[optind - 1]);

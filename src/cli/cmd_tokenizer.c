@@ -2,6 +2,7 @@
 /* cmd_tokenizer.c - beringia tokenizer: train one, or look at what it does. */
 #include <errno.h>
 #include <getopt.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@
 #include "data/data.h"
 
 static const char HELP[] =
-    "beringia tokenizer - learn a byte-level BPE vocabulary, or look at what it makes of a text\n"
+    "beringia tokenizer - learn a byte-level BPE vocabulary, or look at what one makes of a text\n"
     "\n"
     "  beringia tokenizer train --vocab N --out tokenizer.json FILE...\n"
     "  beringia tokenizer encode [--tokenizer T] [FILE]    text to ids, standard input without "
@@ -20,7 +21,18 @@ static const char HELP[] =
     "  --vocab N         ids in all: 256 bytes, merges, the end of text; 257..1048576\n"
     "  --out FILE        where the tokenizer goes, in the form of Hugging Face's tokenizers\n"
     "  --force           replace FILE\n"
-    "  --tokenizer T     bytes (default), or a tokenizer.json\n"
+    "  --tokenizer T     bytes (default), or a tokenizer.json of Hugging Face's form: byte-level "
+    "BPE\n"
+    "                    as Qwen3, GPT-2 and Llama 3 have it\n"
+    "  --plain           encode: special tokens in the text are text, as pack takes them; without\n"
+    "                    this they are their ids, as in Hugging Face's tokenizers\n"
+    "  --template        encode: add the ids of the tokenizer's post-processor (Llama 3:\n"
+    "                    <|begin_of_text|> before); without this none is added\n"
+    "  --jsonl           encode: FILE holds a JSON object a line; the ids of each \"text\" are a "
+    "line\n"
+    "\n"
+    "decode gives back the bytes of the text; where the tokenizer has a normalizer, those of the\n"
+    "normalized text, and U+FFFD for what is no UTF-8.\n"
     "\n"
     "examples\n"
     "  beringia tokenizer train --vocab 4096 --out tokenizer.json corpus/*.txt\n"
@@ -44,7 +56,7 @@ static int usage(const char *what, const char *value) {
 struct arguments {
     const char *tokenizer, *out;
     uint64_t vocab;
-    bool force;
+    bool force, plain, template, jsonl;
     char **files;
     int files_count;
 };
@@ -101,32 +113,73 @@ static enum brg_status parse_ids(struct buf *text, struct buf *out, struct err *
     return BRG_OK;
 }
 
-static enum brg_status convert(const struct arguments *a, bool decode, const struct tokenizer *t,
+static enum brg_status encode(const struct arguments *a, const struct tokenizer *t,
+                              const char *text, size_t bytes, struct buf *ids, struct err *e) {
+    const uint32_t *before, *behind;
+    uint32_t before_count, behind_count;
+    tokenizer_around(t, &before, &before_count, &behind, &behind_count);
+    buf_reset(ids);
+    for (uint32_t i = 0; a->template && i < before_count; i++) buf_u32(ids, before[i]);
+    TRY(tokenizer_encode(t, text, bytes, a->plain ? SPECIAL_AS_TEXT : SPECIAL_AS_IDS, ids, e));
+    for (uint32_t i = 0; a->template && i < behind_count; i++) buf_u32(ids, behind[i]);
+    for (size_t i = 0; i < ids->bytes_count; i += 4)
+        printf("%s%u", i == 0 ? "" : " ", get_le32(ids->data + i));
+    printf("\n");
+    return BRG_OK;
+}
+
+static enum brg_status encode_lines(const struct arguments *a, const struct tokenizer *t,
+                                    char *text, struct buf *ids, struct err *e) {
+    uint64_t line = 1;
+    char *save = NULL;
+    for (char *p = strtok_r(text, "\n", &save); p != NULL;
+         p = strtok_r(NULL, "\n", &save), line++) {
+        json_error_t error;
+        json_t *o = json_loads(p, JSON_ALLOW_NUL, &error);
+        const json_t *v = json_object_get(o, "text");
+        enum brg_status s =
+            json_is_string(v)
+                ? encode(a, t, json_string_value(v), json_string_length(v), ids, e)
+                : err_set(e, BRG_E_USAGE,
+                          "line %llu: no object with a string \"text\"; --jsonl wants one a line",
+                          (unsigned long long)line);
+        json_decref(o);
+        TRY(s);
+    }
+    return BRG_OK;
+}
+
+static enum brg_status decode(struct buf *in, const struct tokenizer *t, struct buf *out,
+                              struct err *e) {
+    AUTO_BUF struct buf ids;
+    buf_init(&ids, (size_t)TEXT_BYTES_MAX * 4);
+    TRY(parse_ids(in, &ids, e));
+    size_t count = ids.bytes_count / 4;
+    AUTO_FREE uint32_t *list = mem_alloc(count, sizeof *list);
+    for (size_t i = 0; i < count; i++) list[i] = get_le32(ids.data + 4 * i);
+    TRY(tokenizer_decode(t, list, count, out, e));
+    fwrite(out->data, 1, out->bytes_count, stdout);
+    return BRG_OK;
+}
+
+static enum brg_status convert(const struct arguments *a, bool decoding, const struct tokenizer *t,
                                struct err *e) {
     AUTO_BUF struct buf in, out;
     buf_init(&in, TEXT_BYTES_MAX);
     buf_init(&out, (size_t)TEXT_BYTES_MAX * 4);
     TRY(read_input(a, &in, e));
-    if (!decode) {
-        TRY(tokenizer_encode(t, (const char *)in.data, in.bytes_count, &out, e));
-        for (size_t i = 0; i < out.bytes_count; i += 4)
-            printf("%s%u", i == 0 ? "" : " ", get_le32(out.data + i));
-        printf("\n");
-    } else {
-        AUTO_BUF struct buf ids;
-        buf_init(&ids, (size_t)TEXT_BYTES_MAX * 4);
-        TRY(parse_ids(&in, &ids, e));
-        size_t count = ids.bytes_count / 4;
-        AUTO_FREE uint32_t *list = mem_alloc(count, sizeof *list);
-        for (size_t i = 0; i < count; i++) list[i] = get_le32(ids.data + 4 * i);
-        TRY(tokenizer_decode(t, list, count, &out, e));
-        fwrite(out.data, 1, out.bytes_count, stdout);
-    }
+    if (decoding)
+        TRY(decode(&in, t, &out, e));
+    else if (a->jsonl) {
+        buf_cstr(&in);
+        TRY(encode_lines(a, t, (char *)in.data, &out, e));
+    } else
+        TRY(encode(a, t, (const char *)in.data, in.bytes_count, &out, e));
     if (fflush(stdout) != 0) return os_errno(e, errno, "write", "standard output");
     return BRG_OK;
 }
 
-static int encode_or_decode(const struct arguments *a, bool decode) {
+static int encode_or_decode(const struct arguments *a, bool decoding) {
     struct err e;
     struct tokenizer *t = NULL;
     if (a->files_count > 1) return usage("one FILE at most, not also", a->files[1]);
@@ -134,17 +187,29 @@ static int encode_or_decode(const struct arguments *a, bool decode) {
         t = tokenizer_bytes();
     else if (tokenizer_load(a->tokenizer, &t, &e) != BRG_OK)
         return fail(&e);
-    enum brg_status s = convert(a, decode, t, &e);
+    enum brg_status s = convert(a, decoding, t, &e);
     tokenizer_free(t);
     return s == BRG_OK ? BRG_OK : fail(&e);
 }
 
-enum { OPT_VOCAB = 1, OPT_OUT, OPT_FORCE, OPT_TOKENIZER, OPT_HELP };
+enum {
+    OPT_VOCAB = 1,
+    OPT_OUT,
+    OPT_FORCE,
+    OPT_TOKENIZER,
+    OPT_PLAIN,
+    OPT_TEMPLATE,
+    OPT_JSONL,
+    OPT_HELP
+};
 static const struct option OPTIONS[] = {
     {"vocab", required_argument, NULL, OPT_VOCAB},
     {"out", required_argument, NULL, OPT_OUT},
     {"force", no_argument, NULL, OPT_FORCE},
     {"tokenizer", required_argument, NULL, OPT_TOKENIZER},
+    {"plain", no_argument, NULL, OPT_PLAIN},
+    {"template", no_argument, NULL, OPT_TEMPLATE},
+    {"jsonl", no_argument, NULL, OPT_JSONL},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -163,6 +228,9 @@ int cmd_tokenizer(int argc, char **argv) {
         case OPT_OUT: a.out = optarg; break;
         case OPT_FORCE: a.force = true; break;
         case OPT_TOKENIZER: a.tokenizer = optarg; break;
+        case OPT_PLAIN: a.plain = true; break;
+        case OPT_TEMPLATE: a.template = true; break;
+        case OPT_JSONL: a.jsonl = true; break;
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
         default: return usage("unknown option", argv[optind - 1]);

@@ -2,10 +2,11 @@
 /* data.h - the face of the data room: text -> tokens -> shards + manifest -> samples -> positions.
  *
  * A data set is a directory:
- *   manifest.json    counts, sequence length, tokenizer hash, and one entry a shard with its
- *   SHA-256 tokenizer.json   Hugging Face form (absent for the bytes tokenizer, whose kind is in
- *   the manifest) train-00000.tok  tokens as one stream, documents separated by the end-of-text
- *   token heldout-00000.tok the same for documents split off before packing
+ *   manifest.json    counts, sequence length, tokenizer hash, and one entry a shard with its SHA-256
+ *   tokenizer.json   a copy of the file packed with (absent for the bytes tokenizer, whose kind is in
+ *                    the manifest)
+ *   train-00000.tok  tokens as one stream, the end-of-text token behind each document
+ *   heldout-00000.tok  the same for documents split off before packing
  *
  * Shard, little-endian: "BRGTOK1\0" | u32 token_bytes (2 or 4) | u32 reserved 0 | u64 samples |
  *   u64 tokens | 32 zero bytes -> 64 bytes, then tokens. A shard of s samples of length T holds
@@ -58,17 +59,33 @@ enum brg_status tokenizer_train_files(const char *const *paths, size_t count, ui
                                       struct tokenizer **out, struct err *e) MUST_USE;
 enum brg_status tokenizer_save(const struct tokenizer *t, const char *path, struct err *e) MUST_USE;
 void tokenizer_free(struct tokenizer *t);
-uint32_t tokenizer_vocab(const struct tokenizer *t);   /* ids are < vocab */
-uint32_t tokenizer_eot(const struct tokenizer *t);     /* the id between documents */
+uint32_t tokenizer_vocab(const struct tokenizer *t); /* ids are < vocab */
+/* The id between documents; UINT32_MAX where the file has no token that is known to end a text. */
+uint32_t tokenizer_eot(const struct tokenizer *t);
 const char *tokenizer_kind(const struct tokenizer *t); /* "bytes" or "bpe" */
 struct hash tokenizer_hash(
     const struct tokenizer *t); /* of the canonical content, not of the file */
-/* Appends ids (u32 each, via buf_u32) for text; any bytes are accepted, decode gives them back. The
- * end-of-text id never comes out, whatever the text says; decode shows it as <|endoftext|>. */
+/* Special tokens (<|endoftext|>, <|im_start|>, ...) that stand in a text: either plain text like any
+ * other, so that no text can end a document, or the ids they name, as Hugging Face's tokenizers have
+ * it. Added tokens that are not special (<think>) are ids in both cases. */
+enum tokenizer_special { SPECIAL_AS_TEXT, SPECIAL_AS_IDS };
+/* Appends ids (u32 each, via buf_u32) for text; any bytes are accepted. With SPECIAL_AS_TEXT the
+ * end-of-text id never comes out, whatever the text says. Without a normalizer decode gives the bytes
+ * back; with one, the normalized text, in which each maximal ill-formed part is U+FFFD. (A blank that
+ * add_prefix_space puts before a text, and what a pattern removes, stay so.) The post-processor's ids
+ * are not added: see tokenizer_around. E_LIMIT: a pattern of the tokenizer takes too many steps on
+ * this text, or the ids more room than out_ids has. */
 enum brg_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes,
-                                 struct buf *out_ids, struct err *e) MUST_USE;
+                                 enum tokenizer_special special, struct buf *out_ids, struct err *e)
+    MUST_USE;
+/* Appends the bytes; E_TOKENIZER: an id stands for nothing in this vocabulary. */
 enum brg_status tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count,
                                  struct buf *out_text, struct err *e) MUST_USE;
+/* The ids that the post-processor puts before and behind a text (Llama 3: <|begin_of_text|> before);
+ * borrowed. */
+void tokenizer_around(const struct tokenizer *t, const uint32_t **out_before,
+                      uint32_t *out_before_count, const uint32_t **out_behind,
+                      uint32_t *out_behind_count);
 
 /* ---- Packing
  * ------------------------------------------------------------------------------------ */
@@ -86,6 +103,9 @@ struct pack_options {
     uint64_t train_samples_max; /* no further training document is taken once there are this many
                                    samples (the last document is taken whole); 0: no limit */
     uint64_t seed;              /* of the order; at most DATA_SEED_MAX */
+    unsigned threads;           /* 0: as many as there are processors; the result is the same */
+    bool special_ids;           /* special tokens in a text become their ids; else they are text */
+    bool around;                /* put the post-processor's ids around each document */
     bool force;                 /* replace a data set that is at out_dir */
 };
 enum { SEQ_LEN_MAX = 1 << 20 };
@@ -93,7 +113,7 @@ enum { SEQ_LEN_MAX = 1 << 20 };
 /* Everything is written into OUT_DIR.partial-XXXXXX and renamed at the end: whatever fails,
  * OUT_DIR is untouched and the partial directory removed (only a kill leaves it). E_EXISTS where
  * out_dir is there and not empty, unless it is a data set and force is set. The same inputs and
- * options give the same bytes. */
+ * options give the same bytes, for every number of threads. */
 enum brg_status data_pack(const struct pack_options *o, struct err *e) MUST_USE;
 
 /* ---- Reading

@@ -22,8 +22,13 @@ enum brg_status docs_init(struct docs *d, const char *name, const char *text, si
 }
 
 void docs_fini(struct docs *d) {
-    if (d->json != NULL) json_decref(d->json);
+    docs_release(&d->json);
     *d = (struct docs){0};
+}
+
+void docs_release(void **json) {
+    if (*json != NULL) json_decref(*json);
+    *json = NULL;
 }
 
 /* End of the line at `at`, behind its newline. */
@@ -45,34 +50,21 @@ static bool is_blank(const char *line, size_t n) {
     return true;
 }
 
-static enum brg_status next_jsonl(struct docs *d, const char **out, size_t *out_bytes,
-                                  struct err *e) {
+static bool next_line(struct docs *d, struct docs_span *out) {
     while (d->at < d->bytes) {
         const char *line = d->text + d->at;
         size_t end = line_end(d, d->at), n = end - d->at;
         d->at = end;
         d->line++;
         if (is_blank(line, n)) continue;
-        json_error_t error;
-        if (d->json != NULL) json_decref(d->json);
-        json_t *root = d->json = json_loadb(line, n, JSON_ALLOW_NUL, &error);
-        const json_t *text = json_object_get(root, "text");
-        if (!json_is_string(text))
-            return err_set(e, BRG_E_USAGE,
-                           "%.300s: line %llu: %.100s; each line must be an object "
-                           "with a string \"text\"",
-                           d->name, (unsigned long long)d->line,
-                           root == NULL ? error.text : "no string in field \"text\"");
-        *out = json_string_value(text);
-        *out_bytes = json_string_length(text);
-        if (*out_bytes > 0) return BRG_OK;
+        *out = (struct docs_span){.at = line, .bytes = n, .line = d->line};
+        return true;
     }
-    *out = NULL;
-    return BRG_OK;
+    return false;
 }
 
-enum brg_status docs_next(struct docs *d, const char **out, size_t *out_bytes, struct err *e) {
-    if (d->jsonl) return next_jsonl(d, out, out_bytes, e);
+bool docs_next_span(struct docs *d, struct docs_span *out) {
+    if (d->jsonl) return next_line(d, out);
     while (d->at < d->bytes) {
         size_t start = d->at, stop = start;
         while (stop < d->bytes) {
@@ -83,9 +75,39 @@ enum brg_status docs_next(struct docs *d, const char **out, size_t *out_bytes, s
             stop = end;
         }
         if (stop == start) continue;
-        *out = d->text + start;
-        *out_bytes = stop - start;
+        *out = (struct docs_span){.at = d->text + start, .bytes = stop - start};
+        return true;
+    }
+    return false;
+}
+
+enum brg_status docs_decode(const struct docs *d, const struct docs_span *span, void **json,
+                            const char **out, size_t *out_bytes, struct err *e) {
+    if (!d->jsonl) {
+        *out = span->at;
+        *out_bytes = span->bytes;
         return BRG_OK;
+    }
+    json_error_t error;
+    docs_release(json);
+    json_t *root = *json = json_loadb(span->at, span->bytes, JSON_ALLOW_NUL, &error);
+    const json_t *text = json_object_get(root, "text");
+    if (!json_is_string(text))
+        return err_set(e, BRG_E_USAGE,
+                       "%.300s: line %llu: %.100s; each line must be an object "
+                       "with a string \"text\"",
+                       d->name, (unsigned long long)span->line,
+                       root == NULL ? error.text : "no string in field \"text\"");
+    *out = json_string_value(text);
+    *out_bytes = json_string_length(text);
+    return BRG_OK;
+}
+
+enum brg_status docs_next(struct docs *d, const char **out, size_t *out_bytes, struct err *e) {
+    struct docs_span span;
+    while (docs_next_span(d, &span)) {
+        TRY(docs_decode(d, &span, &d->json, out, out_bytes, e));
+        if (*out_bytes > 0) return BRG_OK;
     }
     *out = NULL;
     return BRG_OK;

@@ -18,6 +18,19 @@ struct docs {
 };
 enum brg_status docs_init(struct docs *d, const char *name, const char *text, size_t bytes,
                           struct err *e) MUST_USE;
+/* The next document as it stands in the file, for docs_decode: text, or a line of JSON. NULL at the
+ * end; borrowed from the file. */
+struct docs_span {
+    const char *at;
+    size_t bytes;
+    uint64_t line; /* in jsonl */
+};
+bool docs_next_span(struct docs *d, struct docs_span *out);
+/* The text of a span; *out_bytes 0 where it is to be left out. *json is what out points into: free it
+ * with docs_release, or pass it on for the next. Of d only name and jsonl are looked at. */
+enum brg_status docs_decode(const struct docs *d, const struct docs_span *span, void **json,
+                            const char **out, size_t *out_bytes, struct err *e) MUST_USE;
+void docs_release(void **json);
 /* *out is NULL at the end; else borrowed until the next call. */
 enum brg_status docs_next(struct docs *d, const char **out, size_t *out_bytes, struct err *e)
     MUST_USE;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pack_os.c - `beringia pack`: text files -> a data set directory.
  *
- *   map a file -> documents -> half -> ids + end of text -> samples -> shard files
+ *   map a file -> documents --pack_team_os.c--> half, ids + end of text -> samples -> shard files
  *
  * All is written into OUT.partial-XXXXXXXX beside the target, made durable, and renamed as the last
  * step; on any failure the partial directory is removed. Nothing in here depends on the clock, the
- * directory's order or the machine: the same texts and options give the same bytes everywhere. */
+ * directory's order or the machine: the same texts and options give the same bytes everywhere,
+ * whatever the number of threads. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,10 +22,10 @@
 #include "data/manifest.h"
 #include "data/map.h"
 #include "data/pack.h"
+#include "data/pack_team.h"
 #include "data/tokenizer.h"
 
 enum { WRITE_BYTES = 1 << 20, SHARD_BYTES_DEFAULT = 1 << 26 };
-static const size_t DOCUMENT_IDS_BYTES_MAX = (size_t)1 << 34;
 
 struct half_writer {
     struct cutter cutter;
@@ -33,15 +35,22 @@ struct half_writer {
     char path[OS_PATH_MAX];
 };
 
+/* A text file; it stays mapped until the last job with a document of it is taken. */
+struct input {
+    struct map map;
+    uint32_t jobs;
+    bool open, read;
+};
+
 struct pack {
     const struct pack_options *options;
     uint64_t shard_samples_max;
     char out[OS_PATH_MAX], partial[OS_PATH_MAX + 32];
     struct tokenizer *tokenizer;
-    struct encoder *encoder;
+    struct team *team;
+    struct input *inputs;
     struct manifest manifest;
     struct half_writer half[HALF_COUNT];
-    struct buf ids; /* of one document */
 };
 
 /* ---- Shards
@@ -117,51 +126,83 @@ static enum brg_status sample_write(struct pack *p, enum half half, struct err *
 
 /* ---- Texts
  * --------------------------------------------------------------------------------------- */
-static enum brg_status pack_document(struct pack *p, const char *text, size_t bytes,
-                                     struct err *e) {
-    enum half half = pack_is_heldout(text, bytes, p->options->heldout_share) ? HALF_HELDOUT
-                                                                             : HALF_TRAIN;
-    if (half == HALF_TRAIN && p->options->train_samples_max > 0 &&
-        p->half[half].cutter.samples >= p->options->train_samples_max)
+static enum brg_status take_document(struct pack *p, const struct team_document *d,
+                                     const uint8_t *ids, struct err *e) {
+    if (d->half == HALF_TRAIN && p->options->train_samples_max > 0 &&
+        p->half[d->half].cutter.samples >= p->options->train_samples_max)
         return BRG_OK;
-    p->manifest.half[half].documents++;
-    buf_reset(&p->ids);
-    TRY(encoder_run(p->encoder, text, bytes, &p->ids, e));
-    buf_u32(&p->ids, tokenizer_eot(p->tokenizer));
-    size_t at = 0, count = p->ids.bytes_count / 4;
-    while (cutter_put(&p->half[half].cutter, p->ids.data, count, &at))
-        TRY(sample_write(p, half, e));
+    p->manifest.half[d->half].documents++;
+    size_t at = 0;
+    while (cutter_put(&p->half[d->half].cutter, ids, d->ids_count, &at))
+        TRY(sample_write(p, d->half, e));
     return BRG_OK;
 }
 
-static enum brg_status pack_mapped(struct pack *p, const char *path, const struct map *map,
-                                   struct err *e) {
+static void input_close(struct input *in) {
+    if (!in->open || !in->read || in->jobs > 0) return;
+    map_close(&in->map);
+    in->open = false;
+}
+
+/* The oldest job's documents; *out_any is false where no job is under way. */
+static enum brg_status take_job(struct pack *p, bool *out_any, struct err *e) {
+    struct job *j = team_take(p->team);
+    *out_any = j != NULL;
+    if (j == NULL) return BRG_OK;
+    const uint8_t *ids = j->ids.data;
+    for (uint32_t i = 0; i < j->count; i++) {
+        const struct team_document *d = &j->documents[i];
+        if (d->ids_count > 0) TRY(take_document(p, d, ids, e));
+        if (d->ids_count > 0) ids += 4 * d->ids_count;
+    }
+    if (j->status != BRG_OK) {
+        *e = j->e;
+        return j->status;
+    }
+    struct input *in = &p->inputs[j->input];
+    in->jobs--;
+    team_drop(p->team);
+    input_close(in);
+    return BRG_OK;
+}
+
+static enum brg_status put_input(struct pack *p, uint32_t index, struct err *e) {
+    const char *path = p->options->inputs[index];
+    struct input *in = &p->inputs[index];
     struct docs docs;
-    const char *text = NULL;
-    size_t bytes = 0;
+    struct docs_span span;
+    struct job *j = NULL;
     char copy[OS_PATH_MAX];
+    bool any;
+    TRY(map_open(&in->map, path, e));
+    in->open = true;
     snprintf(copy, sizeof copy, "%s", path);
     struct source_entry *source = manifest_source_add(&p->manifest, basename(copy));
-    source->bytes = map->bytes;
-    source->hash = hash_of(map->data, map->bytes);
-    TRY(docs_init(&docs, path, map->data, map->bytes, e));
-    enum brg_status s;
-    while ((s = docs_next(&docs, &text, &bytes, e)) == BRG_OK && text != NULL) {
-        s = pack_document(p, text, bytes, e);
-        if (s != BRG_OK) break;
+    source->bytes = in->map.bytes;
+    source->hash = hash_of(in->map.data, in->map.bytes);
+    TRY(docs_init(&docs, path, in->map.data, in->map.bytes, e));
+    bool more = docs_next_span(&docs, &span);
+    while (more) {
+        while ((j = team_free(p->team)) == NULL) TRY(take_job(p, &any, e));
+        j->docs = (struct docs){.name = docs.name, .jsonl = docs.jsonl};
+        j->input = index;
+        do {
+            j->documents[j->count++].span = span;
+            j->bytes += span.bytes;
+            more = docs_next_span(&docs, &span);
+        } while (more && j->count < JOB_DOCUMENTS_MAX && j->bytes < JOB_BYTES);
+        in->jobs++;
+        team_put(p->team);
     }
-    docs_fini(&docs);
-    return s;
+    in->read = true;
+    input_close(in);
+    return BRG_OK;
 }
 
 static enum brg_status pack_inputs(struct pack *p, struct err *e) {
-    for (size_t i = 0; i < p->options->inputs_count; i++) {
-        struct map map;
-        TRY(map_open(&map, p->options->inputs[i], e));
-        enum brg_status s = pack_mapped(p, p->options->inputs[i], &map, e);
-        map_close(&map);
-        TRY(s);
-    }
+    bool any = true;
+    for (size_t i = 0; i < p->options->inputs_count; i++) TRY(put_input(p, (uint32_t)i, e));
+    while (any) TRY(take_job(p, &any, e));
     for (int h = 0; h < HALF_COUNT; h++) {
         struct half_entry *m = &p->manifest.half[h];
         /* A half without samples still has a shard, so that readers need no special case. */
@@ -301,10 +342,20 @@ static enum brg_status options_check(const struct pack_options *o, struct err *e
     if (!(o->heldout_share >= 0 && o->heldout_share < 1))
         return err_set(e, BRG_E_USAGE, "a held-out share of %g is outside [0, 1); change --heldout",
                        o->heldout_share);
+    if (o->threads > PACK_THREADS_MAX)
+        return err_set(e, BRG_E_USAGE, "%u threads are more than %d; change --threads", o->threads,
+                       PACK_THREADS_MAX);
     if (o->seed > DATA_SEED_MAX)
         return err_set(e, BRG_E_USAGE, "a seed beyond %llu is not kept exactly; change --seed",
                        (unsigned long long)DATA_SEED_MAX);
     return BRG_OK;
+}
+
+/* That this process may use. */
+static unsigned processors(void) {
+    cpu_set_t set;
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return n < 1 ? 1 : n > PACK_THREADS_MAX ? PACK_THREADS_MAX : (unsigned)n;
 }
 
 static enum brg_status pack_init(struct pack *p, struct err *e) {
@@ -313,8 +364,8 @@ static enum brg_status pack_init(struct pack *p, struct err *e) {
         p->half[h].fd = -1;
         buf_init(&p->half[h].out, WRITE_BYTES + 16 + SHARD_HEAD_BYTES);
     }
-    buf_init(&p->ids, DOCUMENT_IDS_BYTES_MAX);
     TRY(options_check(o, e));
+    p->inputs = mem_alloc(o->inputs_count, sizeof *p->inputs);
     for (int h = 0; h < HALF_COUNT; h++) cutter_init(&p->half[h].cutter, o->seq_len);
     snprintf(p->out, sizeof p->out, "%s", o->out_dir);
     for (size_t n = strlen(p->out); n > 1 && p->out[n - 1] == '/'; n--) p->out[n - 1] = 0;
@@ -323,7 +374,19 @@ static enum brg_status pack_init(struct pack *p, struct err *e) {
         p->tokenizer = tokenizer_bytes();
     else
         TRY(tokenizer_load(o->tokenizer, &p->tokenizer, e));
-    p->encoder = encoder_create(p->tokenizer, SIZE_MAX);
+    if (tokenizer_eot(p->tokenizer) == TOKEN_NONE)
+        return err_set(
+            e, BRG_E_TOKENIZER,
+            "%.300s: field added_tokens: no special token that is known to end a text, to "
+            "put between documents; add " TOKENIZER_EOT_TEXT,
+            o->tokenizer);
+    TRY(team_create(
+        &(struct team_options){.tokenizer = p->tokenizer,
+                               .heldout_share = o->heldout_share,
+                               .special = o->special_ids ? SPECIAL_AS_IDS : SPECIAL_AS_TEXT,
+                               .around = o->around,
+                               .threads = o->threads > 0 ? o->threads : processors()},
+        &p->team, e));
     uint32_t vocab = tokenizer_vocab(p->tokenizer);
     p->manifest = (struct manifest){.seq_len = o->seq_len,
                                     .vocab = vocab,
@@ -345,10 +408,12 @@ static void pack_fini(struct pack *p) {
         cutter_fini(&p->half[h].cutter);
     }
     if (p->partial[0] != 0) dataset_remove(p->partial);
-    encoder_destroy(p->encoder);
+    team_destroy(p->team);
+    for (size_t i = 0; p->inputs != NULL && i < p->options->inputs_count; i++)
+        if (p->inputs[i].open) map_close(&p->inputs[i].map);
+    mem_free(p->inputs);
     tokenizer_free(p->tokenizer);
     manifest_fini(&p->manifest);
-    buf_fini(&p->ids);
     mem_free(p);
 }
 

@@ -1,34 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokenizer.c - text <-> ids.
+/* tokenizer.c - the tables of a tokenizer, its identity, and ids -> text.
  *
  * Two kinds. "bytes": id = byte, 256 ends a text; nothing to learn, nothing to load. "bpe":
  * byte-level byte pair encoding: text is split into words by a pattern (split.c), the bytes of a
- * word become ids, and neighbours are joined by the learned merges, lowest rank first.
+ * word become ids, and neighbours are joined by the learned merges, lowest rank first (encode.c).
  *
- * Encode never makes the end-of-text id, whatever the text says: what ends a document is decided by
- * whoever cuts the documents, not by their content.
- *
- * Speed: English repeats its words, so most words come from a cache: one table of 64-byte entries,
- * addressed by the word's hash, a newer word simply replacing an older one. It needs no
- * bookkeeping, has a fixed size, and is right by construction because an entry holds the whole
- * word.
- *
- * The hash covers everything that encode depends on, and no formatting of a file.
- *
- * Invariants
- *   (D4) decode(encode(x)) = x for every sequence of bytes x.
- *   (D5) Every id that encode gives is below vocab and is not the end of text. */
+ * The hash covers everything that encode depends on, and no formatting of a file. Tokenizers that
+ * need none of what a tokenizer.json may hold beyond version 1 keep their hash of version 1: data
+ * sets that were packed with them stay what they are. */
 #include "data/tokenizer.h"
-
-enum {
-    CACHE_WORD_BYTES = 30,
-    CACHE_IDS = 8,
-    CACHE_BITS_MAX = 15,
-    CACHE_BITS_MIN = 8,
-    /* A "word" without an end (a gigabyte of one letter) is cut here, to bound the merge's memory.
-     * */
-    WORD_BYTES_MAX = 1 << 20
-};
 
 /* ---- A set of byte strings
  * ---------------------------------------------------------------------- */
@@ -108,72 +88,139 @@ struct tokenizer *tokenizer_bytes(void) {
     return t;
 }
 
-static void hash_u32(struct hasher *h, uint32_t v) {
-    uint8_t p[4];
-    put_le32(p, v);
-    hasher_update(h, p, sizeof p);
+bool tokenizer_is_plain(const struct tokenizer *t) {
+    AUTO_BUF struct buf have, plain;
+    buf_init(&have, SIZE_MAX / 4);
+    buf_init(&plain, SIZE_MAX / 4);
+    struct splitter *s = splitter_create();
+    splitter_add_family(s, SPLIT_QWEN2);
+    splitter_describe(s, &plain);
+    splitter_describe(t->splitter, &have);
+    splitter_destroy(s);
+    if (have.bytes_count != plain.bytes_count ||
+        memcmp(have.data, plain.data, plain.bytes_count) != 0)
+        return false;
+    if (t->normal != NULL || t->ignore_merges || t->before_count + t->behind_count > 0)
+        return false;
+    const struct added_token *a = t->added;
+    return t->added_count == 1 && a->id == t->eot && a->id == t->vocab - 1 && a->special &&
+           !a->normalized && !a->single_word && !a->lstrip && !a->rstrip &&
+           strcmp(a->content, TOKENIZER_EOT_TEXT) == 0;
+}
+
+static void put_ids(struct buf *b, const uint32_t *ids, uint32_t count) {
+    buf_u32(b, count);
+    for (uint32_t i = 0; i < count; i++) buf_u32(b, ids[i]);
+}
+
+/* What version 1 does not have. */
+static void put_parts(const struct tokenizer *t, struct buf *b) {
+    buf_u8(b, t->normal != NULL);
+    buf_u8(b, t->ignore_merges);
+    splitter_describe(t->splitter, b);
+    put_ids(b, t->before, t->before_count);
+    put_ids(b, t->behind, t->behind_count);
+    buf_u32(b, t->added_count);
+    for (uint32_t i = 0; i < t->added_count; i++) {
+        const struct added_token *a = &t->added[i];
+        buf_u32(b, a->id);
+        buf_u8(b, (uint8_t)(a->special | a->single_word << 1 | a->lstrip << 2 | a->rstrip << 3 |
+                            a->normalized << 4));
+        buf_u32(b, a->bytes);
+        buf_put(b, a->content, a->bytes);
+    }
 }
 
 static struct hash content_hash(const struct tokenizer *t) {
-    static const char start[] = "beringia tokenizer 1 bpe";
-    struct hasher h;
-    hasher_init(&h);
-    hasher_update(&h, start, sizeof start - 1);
-    const char *pattern = split_pattern(t->pattern_name);
-    hash_u32(&h, (uint32_t)strlen(pattern));
-    hasher_update(&h, pattern, strlen(pattern));
-    hash_u32(&h, t->vocab);
-    hash_u32(&h, t->eot);
+    AUTO_BUF struct buf b;
+    buf_init(&b, SIZE_MAX / 4);
+    if (tokenizer_is_plain(t)) {
+        const char *pattern = split_pattern(SPLIT_QWEN2);
+        buf_put(&b, "beringia tokenizer 1 bpe", strlen("beringia tokenizer 1 bpe"));
+        buf_u32(&b, (uint32_t)strlen(pattern));
+        buf_put(&b, pattern, strlen(pattern));
+    } else {
+        buf_put(&b, "beringia tokenizer 2 bpe", strlen("beringia tokenizer 2 bpe"));
+        put_parts(t, &b);
+    }
+    buf_u32(&b, t->vocab);
+    buf_u32(&b, t->eot);
     for (uint32_t i = 0; i < t->vocab; i++) {
         size_t n;
         const uint8_t *p = tokenizer_token(t, i, &n);
-        hash_u32(&h, (uint32_t)n);
-        hasher_update(&h, p, n);
+        buf_u32(&b, (uint32_t)n);
+        buf_put(&b, p, n);
     }
-    hash_u32(&h, t->merges_count);
+    buf_u32(&b, t->merges_count);
     for (uint32_t i = 0; i < t->merges_count; i++) {
-        hash_u32(&h, t->merges[i].left);
-        hash_u32(&h, t->merges[i].right);
-        hash_u32(&h, t->merges[i].id);
+        buf_u32(&b, t->merges[i].left);
+        buf_u32(&b, t->merges[i].right);
+        buf_u32(&b, t->merges[i].id);
     }
-    return hasher_final(&h);
+    CHECK(!b.overflow);
+    return hash_of(b.data, b.bytes_count);
 }
 
-enum brg_status tokenizer_create(const char *pattern_name, uint32_t vocab, uint32_t eot,
-                                 const uint32_t byte_id[256], uint32_t *token_at,
-                                 struct buf *token_text, struct merge *merges,
-                                 uint32_t merges_count, struct tokenizer **out, struct err *e) {
-    struct tokenizer *t = mem_alloc(1, sizeof *t);
-    t->vocab = vocab;
-    t->eot = eot;
-    t->pattern_name = pattern_name;
-    memcpy(t->byte_id, byte_id, sizeof t->byte_id);
-    t->token_at = token_at;
-    t->token_text = *token_text;
-    *token_text = (struct buf){0};
-    t->merges = merges;
-    t->merges_count = merges_count;
-    pair_table_init(&t->pairs, merges_count);
-    for (uint32_t i = 0; i < merges_count; i++) {
-        if (!pair_table_put(&t->pairs, merges[i].left, merges[i].right, i, merges[i].id)) {
-            tokenizer_free(t);
+static enum brg_status build_pairs(struct tokenizer *t, struct err *e) {
+    pair_table_init(&t->pairs, t->merges_count);
+    for (uint32_t i = 0; i < t->merges_count; i++) {
+        const struct merge *m = &t->merges[i];
+        if (m->id == t->eot)
+            return err_set(e, BRG_E_TOKENIZER,
+                           "model.merges[%u] makes the token that ends a text; use another file",
+                           i);
+        if (!pair_table_put(&t->pairs, m->left, m->right, i, m->id))
             return err_set(e, BRG_E_TOKENIZER,
                            "model.merges[%u] is there twice; restore the original file", i);
-        }
     }
-    t->splitter = splitter_create(pattern_name);
+    return BRG_OK;
+}
+
+/* Special tokens first: where two become one by the normalizer, the earlier counts. */
+static void build_added(struct tokenizer *t) {
+    AUTO_BUF struct buf text;
+    buf_init(&text, SIZE_MAX / 4);
+    t->raw = added_set_create();
+    t->normalized = added_set_create();
+    for (int special = 1; special >= 0; special--)
+        for (uint32_t i = 0; i < t->added_count; i++) {
+            const struct added_token *a = &t->added[i];
+            if (a->special != (special == 1)) continue;
+            buf_reset(&text);
+            if (a->normalized && t->normal != NULL)
+                normal_put(t->normal, a->content, a->bytes, &text);
+            else
+                buf_put(&text, a->content, a->bytes);
+            added_set_put(a->normalized ? t->normalized : t->raw, (const char *)text.data,
+                          text.bytes_count, a);
+        }
+}
+
+enum brg_status tokenizer_complete(struct tokenizer *t, struct err *e) {
+    TRY(build_pairs(t, e));
+    build_added(t);
     t->hash = content_hash(t);
-    *out = t;
     return BRG_OK;
 }
 
 void tokenizer_free(struct tokenizer *t) {
     if (t == NULL) return;
     splitter_destroy(t->splitter);
+    normal_destroy(t->normal);
     mem_free(t->token_at);
     buf_fini(&t->token_text);
     mem_free(t->merges);
     mem_free(t->pairs.slots);
+    if (t->whole != NULL) string_set_fini(t->whole);
+    mem_free(t->whole);
+    mem_free(t->whole_ids);
+    for (uint32_t i = 0; i < t->added_count; i++) mem_free(t->added[i].content);
+    mem_free(t->added);
+    added_set_destroy(t->raw);
+    added_set_destroy(t->normalized);
+    mem_free(t->before);
+    mem_free(t->behind);
+    buf_fini(&t->source);
     mem_free(t);
 }
 
@@ -198,112 +245,17 @@ uint32_t tokenizer_text_bytes(const struct tokenizer *t, uint32_t id) {
     return t->bytes_kind ? 1 : t->token_at[id + 1] - t->token_at[id];
 }
 
-/* ---- Encode
+void tokenizer_around(const struct tokenizer *t, const uint32_t **out_before,
+                      uint32_t *out_before_count, const uint32_t **out_behind,
+                      uint32_t *out_behind_count) {
+    *out_before = t->before;
+    *out_before_count = t->before_count;
+    *out_behind = t->behind;
+    *out_behind_count = t->behind_count;
+}
+
+/* ---- Decode
  * ------------------------------------------------------------------------------------- */
-struct cached {
-    uint8_t bytes_count, ids_count; /* 0: free */
-    char word[CACHE_WORD_BYTES];
-    uint32_t ids[CACHE_IDS];
-};
-
-struct encoder {
-    const struct tokenizer *t; /* borrowed */
-    struct words words;
-    struct cached *cache;
-    uint32_t cache_bits;
-    uint32_t *ids; /* scratch for one word */
-    size_t ids_cap;
-};
-
-struct encoder *encoder_create(const struct tokenizer *t, size_t text_bytes_expected) {
-    struct encoder *n = mem_alloc(1, sizeof *n);
-    n->t = t;
-    if (t->bytes_kind) return n;
-    n->cache_bits = CACHE_BITS_MIN; /* a small text does not pay for clearing a large table */
-    while (n->cache_bits < CACHE_BITS_MAX && (size_t)16 << n->cache_bits < text_bytes_expected)
-        n->cache_bits++;
-    n->cache = mem_alloc((size_t)1 << n->cache_bits, sizeof *n->cache);
-    words_init(&n->words, t->splitter);
-    return n;
-}
-
-void encoder_destroy(struct encoder *n) {
-    if (n == NULL) return;
-    words_fini(&n->words);
-    mem_free(n->cache);
-    mem_free(n->ids);
-    mem_free(n);
-}
-
-static void ids_put(struct buf *out, const uint32_t *ids, size_t count) {
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    buf_put(out, ids, count * sizeof *ids);
-#else
-    for (size_t i = 0; i < count; i++) buf_u32(out, ids[i]);
-#endif
-}
-
-static void encode_word(struct encoder *n, const char *word, size_t bytes, struct buf *out_ids) {
-    struct cached *c = NULL;
-    if (bytes <= CACHE_WORD_BYTES) {
-        c = &n->cache[bytes_hash(word, bytes) >> (64 - n->cache_bits)];
-        if (c->bytes_count == bytes && memcmp(c->word, word, bytes) == 0) {
-            ids_put(out_ids, c->ids, c->ids_count);
-            return;
-        }
-    }
-    if (bytes > n->ids_cap) {
-        mem_free(n->ids);
-        n->ids_cap = bytes < 256 ? 256 : bytes;
-        n->ids = mem_alloc(n->ids_cap, sizeof *n->ids);
-    }
-    for (size_t i = 0; i < bytes; i++) n->ids[i] = n->t->byte_id[(uint8_t)word[i]];
-    size_t count = tokenizer_merge(n->t, n->ids, bytes), covered = 0;
-    for (size_t i = 0; i < count; i++) {
-        CHECK(n->ids[i] < n->t->vocab);                   /* D5 */
-        covered += tokenizer_text_bytes(n->t, n->ids[i]); /* 0 for the end of text */
-    }
-    CHECK(covered == bytes); /* D4 */
-    ids_put(out_ids, n->ids, count);
-    if (c != NULL && count <= CACHE_IDS) {
-        c->bytes_count = (uint8_t)bytes;
-        c->ids_count = (uint8_t)count;
-        memcpy(c->word, word, bytes);
-        memcpy(c->ids, n->ids, count * sizeof *c->ids);
-    }
-}
-
-enum brg_status encoder_run(struct encoder *n, const char *text, size_t bytes, struct buf *out_ids,
-                            struct err *e) {
-    if (n->t->bytes_kind) {
-        for (size_t i = 0; i < bytes; i++) buf_u32(out_ids, (uint8_t)text[i]);
-    } else {
-        const char *word;
-        size_t word_bytes;
-        words_start(&n->words, text, bytes);
-        while (words_next(&n->words, &word, &word_bytes)) {
-            for (; word_bytes > WORD_BYTES_MAX;
-                 word += WORD_BYTES_MAX, word_bytes -= WORD_BYTES_MAX)
-                encode_word(n, word, WORD_BYTES_MAX, out_ids);
-            encode_word(n, word, word_bytes, out_ids);
-        }
-    }
-    if (out_ids->overflow)
-        return err_set(e, BRG_E_LIMIT,
-                       "the ids of a text of %zu bytes need more than %zu bytes of "
-                       "memory; cut the text into smaller documents",
-                       bytes, out_ids->bytes_max);
-    return BRG_OK;
-}
-
-enum brg_status tokenizer_encode(const struct tokenizer *t, const char *text, size_t bytes,
-                                 struct buf *out_ids, struct err *e) {
-    struct encoder *n = encoder_create(t, bytes);
-    enum brg_status s = encoder_run(n, text, bytes, out_ids, e);
-    encoder_destroy(n);
-    return s;
-}
-
 enum brg_status tokenizer_decode(const struct tokenizer *t, const uint32_t *ids, size_t count,
                                  struct buf *out_text, struct err *e) {
     for (size_t i = 0; i < count; i++) {
@@ -312,15 +264,21 @@ enum brg_status tokenizer_decode(const struct tokenizer *t, const uint32_t *ids,
                            "id %u is not below the vocabulary's size %u; these "
                            "ids were made with another tokenizer",
                            ids[i], t->vocab);
-        if (ids[i] == t->eot) {
-            buf_put(out_text, TOKENIZER_EOT_TEXT, strlen(TOKENIZER_EOT_TEXT));
-        } else if (t->bytes_kind) {
-            buf_u8(out_text, (uint8_t)ids[i]);
-        } else {
-            size_t n;
-            const uint8_t *p = tokenizer_token(t, ids[i], &n);
-            buf_put(out_text, p, n);
+        if (t->bytes_kind) {
+            if (ids[i] == t->eot)
+                buf_put(out_text, TOKENIZER_EOT_TEXT, strlen(TOKENIZER_EOT_TEXT));
+            else
+                buf_u8(out_text, (uint8_t)ids[i]);
+            continue;
         }
+        size_t n;
+        const uint8_t *p = tokenizer_token(t, ids[i], &n);
+        if (n == 0)
+            return err_set(e, BRG_E_TOKENIZER,
+                           "id %u stands for nothing in this vocabulary; these ids were made with "
+                           "another tokenizer",
+                           ids[i]);
+        buf_put(out_text, p, n);
     }
     if (out_text->overflow)
         return err_set(e, BRG_E_LIMIT,

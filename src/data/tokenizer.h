@@ -1,53 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokenizer.h - inside of the tokenizers: shared by tokenizer*.c and pack_os.c only.
  *
- *   text --split.c: valid UTF-8 runs, pattern--> words --tokenizer.c: cache, merges by rank--> ids
+ *   text --added.c: added tokens cut out--> pieces --normal.c: form C--> pieces --split.c: steps-->
+ *        words --encode.c: cache, merges by rank--> ids
  *
- *   tokenizer.c        the tables, encode, decode        tokenizer_merge.c  one word -> ids
- *   split.c            text -> words                     tokenizer_train.c  texts -> merges
- *   tokenizer_json.c   tokenizer.json both ways          tokenizer_os.c     files */
+ *   tokenizer.c        the tables, decode                encode.c             text -> ids
+ *   tokenizer_merge.c  one word -> ids                   tokenizer_train.c    texts -> merges
+ *   tokenizer_json.c   tokenizer.json: vocabulary,       tokenizer_parts.c    its other fields
+ *                      merges; writing                   tokenizer_os.c       files
+ *   alphabet.c         GPT-2's letters for bytes */
 #ifndef DATA_TOKENIZER_H
 #define DATA_TOKENIZER_H
 
 #include <string.h>
 
+#include "data/added.h"
 #include "data/data.h"
+#include "data/normal.h"
+#include "data/split.h"
 
 enum {
     TOKENIZER_VOCAB_MAX = 1 << 20,
     TOKENIZER_JSON_BYTES_MAX = 1 << 27,
+    TOKENIZER_MERGES_MAX = 1 << 22,
     TOKENIZER_TOKEN_BYTES_MAX = 4096, /* of one vocabulary entry */
     TOKENIZER_VOCAB_MIN = TOKENIZER_BYTES_VOCAB
 };
 #define TOKENIZER_EOT_TEXT "<|endoftext|>"
 #define TOKEN_NONE UINT32_MAX
-
-/* ---- Splitting ---------------------------------------------------------------------------------
- * */
-/* The patterns that are understood, by name; only "qwen2" so far. */
-const char *split_pattern(const char *name);               /* NULL where unknown */
-const char *split_name(const char *pattern, size_t bytes); /* the other way; NULL where unknown */
-
-struct splitter; /* a compiled pattern; may be shared by threads */
-struct splitter *splitter_create(const char *name);
-void splitter_destroy(struct splitter *s);
-
-/* Walks over text, word by word; words follow each other without gaps and cover every byte. Bytes
- * that are no UTF-8 come as words of their own, one a maximal run. */
-struct words {
-    const struct splitter *splitter;
-    void *match;      /* pcre2_match_data */
-    const char *text; /* borrowed */
-    size_t bytes, at;
-    size_t run_end; /* up to here the text is valid UTF-8 */
-    bool shortcut;  /* plain words without PCRE2; tests compare with and without */
-};
-void words_init(struct words *w, const struct splitter *s);
-void words_start(struct words *w, const char *text, size_t bytes);
-bool words_next(struct words *w, const char **out, size_t *out_bytes);
-void words_fini(struct words *w);
-/* Length of the longest prefix that is well-formed UTF-8 (as PCRE2 wants it). */
-size_t utf8_prefix(const char *text, size_t bytes);
 
 /* ---- Tables ------------------------------------------------------------------------------------
  * */
@@ -77,27 +57,34 @@ static inline const struct pair_slot *pair_table_find(const struct pair_table *p
     }
 }
 
+/* What a tokenizer is made of; whoever makes one fills this. All is owned. */
 struct tokenizer {
     bool bytes_kind;
-    uint32_t vocab, eot;
+    uint32_t vocab, eot; /* eot: TOKEN_NONE where no token ends a text */
     /* The rest is empty for the bytes tokenizer. */
-    const char *pattern_name;
     struct splitter *splitter;
-    uint32_t byte_id[256];
-    uint32_t *token_at; /* [vocab + 1] offsets into token_text; the end-of-text token is its text */
+    struct normal *normal; /* NULL: texts are taken as they come, byte for byte */
+    uint32_t byte_id[256]; /* TOKEN_NONE for bytes that UTF-8 never has, where they are missing */
+    uint32_t *token_at;    /* [vocab + 1] offsets into token_text; empty: an id that stands for
+                              nothing */
     struct buf token_text;
     struct merge *merges; /* by rank */
     uint32_t merges_count;
     struct pair_table pairs;
+    bool ignore_merges;       /* a word that is an entry of the vocabulary is that entry */
+    struct string_set *whole; /* those entries but the end of text, where ignore_merges is set */
+    uint32_t *whole_ids;
+    struct added_token *added;
+    uint32_t added_count;
+    struct added_set *raw, *normalized;
+    uint32_t *before, *behind; /* the post-processor's ids around a text */
+    uint32_t before_count, behind_count;
+    struct buf source; /* the file it was read from; empty where it was trained */
     struct hash hash;
 };
-/* Takes merges and the content of *token_text and token_at; byte_id is copied. Builds tables and
- * hash. */
-enum brg_status tokenizer_create(const char *pattern_name, uint32_t vocab, uint32_t eot,
-                                 const uint32_t byte_id[256], uint32_t *token_at,
-                                 struct buf *token_text, struct merge *merges,
-                                 uint32_t merges_count, struct tokenizer **out, struct err *e)
-    MUST_USE;
+/* Completes a tokenizer whose fields up to behind_count are set: tables, added sets, hash. On failure
+ * t is still the caller's. */
+enum brg_status tokenizer_complete(struct tokenizer *t, struct err *e) MUST_USE;
 static inline const uint8_t *tokenizer_token(const struct tokenizer *t, uint32_t id,
                                              size_t *out_bytes) {
     *out_bytes = t->token_at[id + 1] - t->token_at[id];
@@ -105,6 +92,8 @@ static inline const uint8_t *tokenizer_token(const struct tokenizer *t, uint32_t
 }
 /* Bytes of text that id stands for: 0 for the end of text. id < vocab. */
 uint32_t tokenizer_text_bytes(const struct tokenizer *t, uint32_t id);
+/* Form and splitter as they were before other kinds were read: such a tokenizer keeps its hash. */
+bool tokenizer_is_plain(const struct tokenizer *t);
 
 /* Applies the merges to ids[0..count) in place, lowest rank first; gives the new count. Takes a
  * heap only for words longer than MERGE_SHORT_MAX. */
@@ -112,17 +101,34 @@ enum { MERGE_SHORT_MAX = 64 };
 size_t tokenizer_merge(const struct tokenizer *t, uint32_t *ids, size_t count);
 
 /* An encoder keeps the cache of words warm from one text to the next. One thread at a time. */
+enum { WORD_BYTES_MAX_DEFAULT = 1 << 24 };
 struct encoder;
 struct encoder *encoder_create(const struct tokenizer *t, size_t text_bytes_expected);
-enum brg_status encoder_run(struct encoder *n, const char *text, size_t bytes, struct buf *out_ids,
-                            struct err *e) MUST_USE;
+enum brg_status encoder_run(struct encoder *n, const char *text, size_t bytes,
+                            enum tokenizer_special special, struct buf *out_ids, struct err *e)
+    MUST_USE;
+/* For tests: longer words are cut, to bound the memory that one word can ask for. */
+void encoder_word_bytes_max(struct encoder *n, size_t bytes);
 void encoder_destroy(struct encoder *n);
+
+/* ---- The alphabet: a byte as a printable character, for vocabulary files ------------------------
+ */
+enum { ALPHABET_CHARS = 0x144 };
+struct alphabet {
+    uint16_t of_byte[256];
+    int16_t of_char[ALPHABET_CHARS]; /* -1 where it is no letter of the alphabet */
+};
+void alphabet_init(struct alphabet *a);
+void alphabet_put(const struct alphabet *a, const uint8_t *p, size_t n, struct buf *out);
+/* Appends the bytes that the text spells; false, and nothing appended, where it has other letters. */
+bool alphabet_get(const struct alphabet *a, const char *text, size_t n, struct buf *out);
 
 /* ---- JSON --------------------------------------------------------------------------------------
  * */
-/* name stands in error texts. */
+/* name stands in error texts. Keeps a copy of the text. */
 enum brg_status tokenizer_parse(const char *name, const void *json, size_t bytes,
                                 struct tokenizer **out, struct err *e) MUST_USE;
+/* What was read is written as it was read, byte for byte. */
 enum brg_status tokenizer_write(const struct tokenizer *t, struct buf *out, struct err *e) MUST_USE;
 
 /* ---- A set of byte strings, numbered in the order they came

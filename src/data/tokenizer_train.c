@@ -211,7 +211,8 @@ static void word_join(struct learn *l, uint32_t word, uint32_t left, uint32_t ri
  * ---------------------------------------------------------------------------------- */
 static enum brg_status count_words(struct learn *l, const char *const *texts,
                                    const size_t *texts_bytes, size_t count, struct err *e) {
-    struct splitter *splitter = splitter_create("qwen2");
+    struct splitter *splitter = splitter_create();
+    splitter_add_family(splitter, SPLIT_QWEN2);
     struct words words;
     words_init(&words, splitter);
     enum brg_status s = BRG_OK;
@@ -305,20 +306,35 @@ static bool learn_step(struct learn *l) {
 /* Moves what was learned into a tokenizer. */
 static enum brg_status learn_finish(struct learn *l, uint32_t vocab, struct tokenizer **out,
                                     struct err *e) {
-    uint32_t byte_id[256], eot = vocab - 1;
-    for (uint32_t i = 0; i < 256; i++) byte_id[i] = i;
-    uint32_t *at = mem_alloc((size_t)vocab + 1, sizeof *at);
-    struct buf text;
-    buf_init(&text, UINT32_MAX);
-    buf_put(&text, l->tokens.text.data, l->tokens.text.bytes_count);
-    buf_put(&text, TOKENIZER_EOT_TEXT, strlen(TOKENIZER_EOT_TEXT));
-    CHECK(!text.overflow);
-    for (uint32_t i = 0; i <= eot; i++) at[i] = (uint32_t)l->tokens.at[i];
-    at[vocab] = (uint32_t)text.bytes_count;
-    struct merge *merges = l->merges;
+    struct tokenizer *t = mem_alloc(1, sizeof *t);
+    uint32_t eot = vocab - 1;
+    t->vocab = vocab;
+    t->eot = eot;
+    t->splitter = splitter_create();
+    splitter_add_family(t->splitter, SPLIT_QWEN2);
+    for (uint32_t i = 0; i < 256; i++) t->byte_id[i] = i;
+    t->token_at = mem_alloc((size_t)vocab + 1, sizeof *t->token_at);
+    buf_init(&t->token_text, UINT32_MAX);
+    buf_put(&t->token_text, l->tokens.text.data, l->tokens.text.bytes_count);
+    buf_put(&t->token_text, TOKENIZER_EOT_TEXT, strlen(TOKENIZER_EOT_TEXT));
+    CHECK(!t->token_text.overflow);
+    for (uint32_t i = 0; i <= eot; i++) t->token_at[i] = (uint32_t)l->tokens.at[i];
+    t->token_at[vocab] = (uint32_t)t->token_text.bytes_count;
+    t->merges = l->merges;
     l->merges = NULL;
-    return tokenizer_create("qwen2", vocab, eot, byte_id, at, &text, merges, l->merges_count, out,
-                            e);
+    t->merges_count = l->merges_count;
+    t->added = mem_alloc(1, sizeof *t->added);
+    t->added_count = 1;
+    t->added[0] = (struct added_token){.content = mem_strdup(TOKENIZER_EOT_TEXT),
+                                       .bytes = strlen(TOKENIZER_EOT_TEXT),
+                                       .id = eot,
+                                       .special = true};
+    enum brg_status s = tokenizer_complete(t, e);
+    if (s == BRG_OK)
+        *out = t;
+    else
+        tokenizer_free(t);
+    return s;
 }
 
 enum brg_status tokenizer_train(const char *const *texts, const size_t *texts_bytes, size_t count,

@@ -10,7 +10,7 @@ static void round_trip(const struct tokenizer *t, const uint8_t *data, size_t n)
     struct err e;
     buf_init(&ids, 1 << 24);
     buf_init(&text, 1 << 24);
-    if (tokenizer_encode(t, (const char *)data, n, &ids, &e) == BRG_OK) {
+    if (tokenizer_encode(t, (const char *)data, n, SPECIAL_AS_TEXT, &ids, &e) == BRG_OK) {
         size_t count = ids.bytes_count / 4;
         uint32_t *list = mem_alloc(count, sizeof *list);
         for (size_t i = 0; i < count; i++) list[i] = get_le32(ids.data + 4 * i);
