@@ -70,7 +70,9 @@ endif
 objects_of = $(patsubst %.c,$(B)/obj/%.o,$(wildcard $1/*.c))
 MAIN_OBJECT := $(B)/obj/src/cli/main.o
 
-$(foreach r,$(ROOMS),$(eval OBJECTS_$r := $(call objects_of,src/$r)))
+# Folders of a room that belong to the program are named by its room.mk: FOLDERS_train = cpu.
+$(foreach r,$(ROOMS),$(eval OBJECTS_$r := $(call objects_of,src/$r) \
+  $(foreach f,$(FOLDERS_$r),$(call objects_of,src/$r/$f))))
 ALL_OBJECTS := $(foreach r,$(ROOMS),$(OBJECTS_$r))
 SIM_OBJECTS := $(filter-out %/sim/main.o,$(call objects_of,sim))
 
@@ -82,7 +84,7 @@ $(B)/obj/%.o: %.c $(B)/flags
 	  -MMD -MP -MT $@ -MF $(@:.o=.d) -c $< -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@ \
 	  || { rm -f $@.$$$$.tmp; exit 1; }
 
--include $(wildcard $(B)/obj/*/*.d $(B)/obj/*/*/*.d)
+-include $(wildcard $(B)/obj/*/*.d $(B)/obj/*/*/*.d $(B)/obj/*/*/*/*.d)
 
 # ---- The program and the library -----------------------------------------------------------------
 
@@ -247,7 +249,8 @@ lint:
 	@CC="$(CC)" LINT_CFLAGS="$(CFLAGS_ALL) $(CPPFLAGS_ALL) $(PC_CFLAGS)" scripts/lint $(ONLY)
 
 format:
-	clang-format -i $(wildcard $(if $(ROOM),src/$(ROOM)/*.[ch] test/$(ROOM)/*.[ch],src/*/*.[ch] \
+	clang-format -i $(wildcard $(if $(ROOM),src/$(ROOM)/*.[ch] src/$(ROOM)/*/*.[ch] \
+	  test/$(ROOM)/*.[ch],src/*/*.[ch] src/*/*/*.[ch] \
 	  test/*.[ch] test/*/*.[ch] sim/*.[ch] bench/*.[ch] include/*.h))
 
 check: test lint

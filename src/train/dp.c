@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "train/kernels.h"
+#include "train/device.h"
 
 /* Small models are cut too, or nothing of the exchange would be hidden behind backward. */
 enum { BUCKET_MIN = 1 << 15, BUCKET_MAX = 1 << 20, BUCKETS_WISH = 16, PART_ALIGN = 16 };
@@ -85,12 +85,12 @@ size_t dp_part_at(const struct dp *d, size_t bucket, uint32_t rank) {
     return begin + n * rank / d->net->ranks / PART_ALIGN * PART_ALIGN;
 }
 
-struct dp *dp_create(const struct dp_net *net, const struct kernels *k, size_t P) {
+struct dp *dp_create(const struct dp_net *net, struct device *dev, size_t P) {
     if (dp_ranks(net) == 1) return NULL;
     CHECK(net->rank < net->ranks);
     struct dp *d = mem_alloc(1, sizeof *d);
     d->net = net;
-    d->kernels = k;
+    d->dev = dev;
     d->P = P;
     d->bucket = bucket_size(net, P);
     d->buckets = (P + d->bucket - 1) / d->bucket;
@@ -130,7 +130,7 @@ static void add_up(struct dp *d, struct dp_slot *s) {
     float *own = d->grad + s->at[me], *sum = me == 0 ? own : s->parts;
     CHECK(n * d->net->ranks <= dp_parts_count(d));
     for (uint32_t r = 1; r < d->net->ranks && n > 0; r++)
-        d->kernels->add(sum, r == me ? own : s->parts + r * n, n); /* D2 */
+        d->dev->ops->add(d->dev, sum, r == me ? own : s->parts + r * n, n); /* D2 */
     if (me != 0) memcpy(own, sum, n * sizeof(float));
     s->busy = false;
 }

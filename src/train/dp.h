@@ -78,7 +78,7 @@ enum brg_status dp_agree(const struct dp_net *net, enum brg_status status, struc
 uint32_t dp_rows_at(const struct dp_net *net, uint32_t rows, uint32_t rank);
 
 /* ---- Parts of a vector of P elements (dp.c, for the trainer) -------------------------------------- */
-struct kernels;
+struct device;
 struct dp_slot {
     bool busy;
     size_t bucket;
@@ -87,7 +87,7 @@ struct dp_slot {
 };
 struct dp {
     const struct dp_net *net;
-    const struct kernels *kernels;
+    struct device *dev;
     float *grad;
     size_t P, bucket, buckets, own; /* own: elements whose moments this rank holds */
     size_t *starts;                 /* [buckets + 1]: where a bucket's own part begins in m and v */
@@ -95,7 +95,7 @@ struct dp {
     size_t left; /* buckets below this one are not on their way yet */
 };
 /* Gives NULL where net is NULL or of one rank. */
-struct dp *dp_create(const struct dp_net *net, const struct kernels *k, size_t P);
+struct dp *dp_create(const struct dp_net *net, struct device *dev, size_t P);
 void dp_destroy(struct dp *d);
 size_t dp_parts_count(const struct dp *d); /* floats of one slot's `parts` */
 /* The elements of rank `rank` in a bucket. */

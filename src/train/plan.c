@@ -4,15 +4,16 @@
  * The table is a function that names each array with its size and where its address goes. It runs
  * twice: once to add sizes up, once to give addresses out of the slabs. So the sum can not differ from
  * what is used, and a step allocates nothing. Slabs: parameters, gradients, the moments, activations
- * (they grow with the micro-batch), workspace. */
+ * (they grow with the micro-batch; with recomputation only by one row of C a layer), workspace. */
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "train/trainer.h"
 
-enum slab { SLAB_THETA, SLAB_GRAD, SLAB_MOMENTS, SLAB_ACTS, SLAB_WORK, SLABS };
-static_assert(SLABS == ARRAY_COUNT(((struct trainer *)0)->slabs), "one address a slab");
-enum { ALIGN_BYTES = 64, ALIGN_FLOATS = 16 };
+enum { ALIGN_FLOATS = 16 };
+static const char *const SLAB_NAMES[SLABS] = {"weights", "gradients", "moments", "activations",
+                                              "workspace"};
 
 struct plan {
     float *base[SLABS]; /* NULL in the first pass */
@@ -24,27 +25,51 @@ static void take(struct plan *p, enum slab s, float **slot, double count) {
     p->used[s] += ceil(count / ALIGN_FLOATS) * ALIGN_FLOATS;
 }
 
+/* What a layer keeps beside its input. */
+static void plan_layer(struct plan *p, struct trainer *t, struct layer_acts *a, double R) {
+    take(p, SLAB_ACTS, &a->rstd1, R);
+    take(p, SLAB_ACTS, &a->qkv, R * (double)t->W);
+    take(p, SLAB_ACTS, &a->attn, R * (double)t->Q);
+    take(p, SLAB_ACTS, &a->lse, R * t->heads);
+    take(p, SLAB_ACTS, &a->x2, R * (double)t->C);
+    take(p, SLAB_ACTS, &a->rstd2, R);
+    take(p, SLAB_ACTS, &a->gate_up, R * 2 * (double)t->F);
+}
+
 static void plan_layers(struct plan *p, struct trainer *t, double R) {
     for (uint32_t l = 0; l < t->layers_count; l++) {
-        struct layer_acts *a = &t->acts[l];
-        take(p, SLAB_ACTS, &a->x1, R * (double)t->C);
-        take(p, SLAB_ACTS, &a->rstd1, R);
-        take(p, SLAB_ACTS, &a->qkv, R * (double)t->W);
-        take(p, SLAB_ACTS, &a->attn, R * (double)t->Q);
-        take(p, SLAB_ACTS, &a->lse, R * t->heads);
-        take(p, SLAB_ACTS, &a->x2, R * (double)t->C);
-        take(p, SLAB_ACTS, &a->rstd2, R);
-        take(p, SLAB_ACTS, &a->gate_up, R * 2 * (double)t->F);
+        if (l == 0 || !t->recompute)
+            plan_layer(p, t, &t->acts[l], R);
+        else
+            t->acts[l] = t->acts[0];
     }
+    for (uint32_t l = 0; l < t->layers_count; l++)
+        take(p, SLAB_ACTS, &t->acts[l].x1, R * (double)t->C);
     take(p, SLAB_ACTS, &t->x_last, R * (double)t->C);
     take(p, SLAB_ACTS, &t->rstd_last, R);
 }
 
+static struct device_limits limits(const struct trainer *t) {
+    return (struct device_limits){.B = t->micro,
+                                  .T = t->T,
+                                  .heads = t->heads,
+                                  .kv_heads = t->kv_heads,
+                                  .D = (uint32_t)t->D,
+                                  .R = (size_t)t->micro * t->T,
+                                  .C = t->C};
+}
+
+static void take_ints(struct plan *p, enum slab s, int32_t **slot, double count) {
+    static_assert(sizeof(int32_t) == sizeof(float), "one slab holds both");
+    float *at = NULL;
+    take(p, s, &at, count);
+    if (at) *slot = (int32_t *)(void *)at;
+}
+
 static void plan_work(struct plan *p, struct trainer *t, double R) {
-    double C = (double)t->C, threads = pool_threads(t->pool);
-    double slack = KERNEL_MR_MAX * (double)t->Dp, width = (double)t->Dp;
-    double Tp = (t->T + t->kernels->nr - 1) / t->kernels->nr * t->kernels->nr;
-    double packed = (double)t->micro * t->kv_heads * Tp * (double)t->D;
+    double C = (double)t->C;
+    double slack = t->dev->slack * (double)t->Dp, width = (double)t->Dp;
+    struct device_limits l = limits(t);
     take(p, SLAB_WORK, &t->h, R * C);
     take(p, SLAB_WORK, &t->inner, R * (double)t->F);
     take(p, SLAB_WORK, &t->dx, R * C);
@@ -57,18 +82,13 @@ static void plan_work(struct plan *p, struct trainer *t, double R) {
     take(p, SLAB_WORK, &t->dq, R * t->heads * width + slack);
     take(p, SLAB_WORK, &t->dk, R * t->kv_heads * width + slack);
     take(p, SLAB_WORK, &t->dv, R * t->kv_heads * width + slack);
-    take(p, SLAB_WORK, &t->dattn_hm, R * t->heads * width + slack);
-    take(p, SLAB_WORK, &t->delta, R * t->heads);
-    take(p, SLAB_WORK, &t->kt, packed);
-    take(p, SLAB_WORK, &t->vt, packed);
     take(p, SLAB_WORK, &t->cosines, t->T * (double)t->D / 2);
     take(p, SLAB_WORK, &t->sines, t->T * (double)t->D / 2);
     take(p, SLAB_WORK, &t->logits, (double)t->logit_rows * (double)t->V);
     take(p, SLAB_WORK, &t->losses, R);
-    take(p, SLAB_WORK, &t->partials, ceil(R / ROWS_CHUNK) * fmax(C, 2 * (double)t->D));
-    take(p, SLAB_WORK, &t->scratch, threads * (double)t->scratch_count);
-    take(p, SLAB_WORK, &t->mm.pack_b, MATMUL_PACK_B);
-    take(p, SLAB_WORK, &t->mm.pack_a, threads * MATMUL_PACK_A);
+    take_ints(p, SLAB_WORK, &t->ids, R);
+    take_ints(p, SLAB_WORK, &t->targets, R);
+    take(p, SLAB_WORK, &t->workspace, t->ops->workspace(t->dev, &l));
 }
 
 static void plan_all(struct plan *p, struct trainer *t) {
@@ -84,25 +104,44 @@ static void plan_all(struct plan *p, struct trainer *t) {
         take(p, SLAB_WORK, &t->dp->slots[i].parts, (double)dp_parts_count(t->dp));
 }
 
-static enum brg_status allocate(struct plan *p, struct trainer *t, struct err *e) {
+/* E_MEMORY: what was asked, what is free, what shrinks it. */
+static enum brg_status too_much(const struct plan *p, const struct trainer *t, double free_bytes,
+                                struct err *e) {
     double total = 0, gib = 4.0 / (1024.0 * 1024.0 * 1024.0);
+    char is_free[64] = "";
     for (size_t s = 0; s < SLABS; s++) total += p->used[s];
+    if (free_bytes > 0)
+        snprintf(is_free, sizeof is_free, ", %.2f GiB free", free_bytes / 4.0 * gib);
+    return err_set(e, BRG_E_MEMORY,
+                   "%.2f GiB asked for%s: weights, gradients and moments %.2f, activations of %u "
+                   "rows of %u tokens %.2f, workspace %.2f. Lower the micro-batch first, turn "
+                   "recomputation on, then lower the sequence length or the model",
+                   total * gib, is_free,
+                   (p->used[SLAB_THETA] + p->used[SLAB_GRAD] + p->used[SLAB_MOMENTS]) * gib,
+                   t->micro, t->T, p->used[SLAB_ACTS] * gib, p->used[SLAB_WORK] * gib);
+}
+
+static enum brg_status allocate(struct plan *p, struct trainer *t, struct err *e) {
+    double total = 0, is_free = t->ops->free_bytes(t->dev);
+    for (size_t s = 0; s < SLABS; s++) total += p->used[s] * 4;
+    /* pages are touched at once, and the system would end the process that touches one too many */
+    if (total >= 1e15 || (is_free > 0 && total > is_free)) return too_much(p, t, is_free, e);
     for (size_t s = 0; s < SLABS; s++) {
-        if (total < 1e15) t->slabs[s] = try_mem_alloc((size_t)p->used[s] * 4 + ALIGN_BYTES, 1);
-        if (!t->slabs[s])
-            return err_set(
-                e, BRG_E_MEMORY,
-                "%.2f GiB asked for: weights, gradients and moments %.2f, activations of "
-                "%u rows of %u tokens %.2f, workspace %.2f. Lower the micro-batch first, "
-                "then the sequence length or the model",
-                total * gib,
-                (p->used[SLAB_THETA] + p->used[SLAB_GRAD] + p->used[SLAB_MOMENTS]) * gib, t->micro,
-                t->T, p->used[SLAB_ACTS] * gib, p->used[SLAB_WORK] * gib);
-        uintptr_t at = (uintptr_t)t->slabs[s];
-        size_t skip = (ALIGN_BYTES - at % ALIGN_BYTES) % ALIGN_BYTES;
-        p->base[s] = (float *)((char *)t->slabs[s] + skip);
+        t->slab_bytes[s] = (size_t)p->used[s] * 4;
+        t->slabs[s] = t->ops->alloc(t->dev, t->slab_bytes[s]);
+        if (!t->slabs[s]) return too_much(p, t, is_free, e);
+        p->base[s] = t->slabs[s];
     }
     return BRG_OK;
+}
+
+void trainer_memory(const struct trainer *t, struct buf *out) {
+    double total = 0, mib = 1.0 / (1024.0 * 1024.0);
+    for (size_t s = 0; s < SLABS; s++) total += (double)t->slab_bytes[s];
+    buf_printf(out, "%.1f MiB:", total * mib);
+    for (size_t s = 0; s < SLABS; s++)
+        buf_printf(out, " %s %.1f%s", SLAB_NAMES[s], (double)t->slab_bytes[s] * mib,
+                   s + 1 < SLABS ? "," : "");
 }
 
 static void plan_rotation(struct trainer *t) {
@@ -187,8 +226,7 @@ static void plan_sizes(struct trainer *t) {
     t->layers_count = c->num_hidden_layers;
     t->Q = t->heads * t->D;
     t->W = t->Q + 2 * t->kv_heads * t->D;
-    t->Dp = (t->D + t->kernels->nr - 1) / t->kernels->nr * t->kernels->nr;
-    t->scratch_count = ATTN_SCRATCH + 3 * (ATTN_BK + KERNEL_MR_MAX) * t->Dp;
+    t->Dp = device_pad(t->dev, t->D);
     t->logit_rows = LOGITS_MAX / t->V;
     if (t->logit_rows < LOGIT_ROWS_MIN) t->logit_rows = LOGIT_ROWS_MIN;
     if (t->logit_rows > LOGIT_ROWS_MAX) t->logit_rows = LOGIT_ROWS_MAX;
@@ -198,7 +236,7 @@ static void plan_sizes(struct trainer *t) {
 
 enum brg_status trainer_plan(struct trainer *t, struct err *e) {
     plan_sizes(t);
-    t->dp = dp_create(t->net, t->kernels, t->P);
+    t->dp = dp_create(t->net, t->dev, t->P);
     t->offsets = mem_alloc(t->layers_count, sizeof *t->offsets);
     t->acts = mem_alloc(t->layers_count, sizeof *t->acts);
     struct plan p = {0};
@@ -208,6 +246,8 @@ enum brg_status trainer_plan(struct trainer *t, struct err *e) {
     plan_all(&p, t);
     for (size_t s = 0; s < SLABS; s++) CHECK(p.used[s] == counted.used[s]); /* T3 */
     if (t->dp) t->dp->grad = t->grad;
+    struct device_limits l = limits(t);
+    t->ops->bind(t->dev, &l, t->workspace);
     plan_offsets(t);
     plan_pieces(t);
     plan_rotation(t);
@@ -215,7 +255,7 @@ enum brg_status trainer_plan(struct trainer *t, struct err *e) {
 }
 
 void trainer_unplan(struct trainer *t) {
-    for (size_t s = 0; s < SLABS; s++) mem_free(t->slabs[s]);
+    for (size_t s = 0; s < SLABS; s++) t->ops->release(t->dev, t->slabs[s], t->slab_bytes[s]);
     mem_free(t->pieces);
     mem_free(t->sums);
     mem_free(t->offsets);

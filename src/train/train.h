@@ -15,6 +15,7 @@
 
 #include "base/base.h"
 #include "store/store.h"
+#include "train/device.h"
 
 struct model_config { /* config.json of Hugging Face's Qwen3ForCausalLM */
     uint32_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
@@ -55,8 +56,13 @@ struct trainer;
 struct trainer_options {
     const struct model_config *model; /* borrowed while creating */
     uint32_t seq_len, batch_max;      /* rows a step may have at most */
-    uint32_t micro_batch; /* rows in memory at once; 0 = batch_max (gradient accumulation) */
-    uint32_t threads;     /* 0 = the processors this process may use */
+    uint32_t micro_batch;     /* rows in memory at once; 0 = batch_max (gradient accumulation) */
+    uint32_t threads;         /* 0 = the processors this process may use */
+    const char *device;       /* a name of device.h; NULL: the fastest here */
+    enum precision precision; /* of the operands of matrix products; weights and sums are f32 */
+    bool
+        recompute; /* keep only the inputs of layers, run each again in backward: a third more work */
+    double z_loss; /* adds z_loss * (log sum exp logits)^2 to each loss; 0 = off */
     /* The ranks that train this model together (dp.h); batch_max and micro_batch are this rank's own.
      * NULL: alone. Borrowed until trainer_destroy. trainer_gradient and trainer_update are then
      * collective, and every rank must begin with the same weights. */
@@ -85,6 +91,8 @@ void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint6
 void trainer_theta_share(struct trainer *t);
 uint64_t trainer_steps(const struct trainer *t); /* AdamW's t, for bias correction */
 void trainer_steps_set(struct trainer *t, uint64_t steps);
+/* One line: how much memory was taken, by what it is for. MiB. */
+void trainer_memory(const struct trainer *t, struct buf *out);
 /* Mean next-token cross-entropy over rows*T predictions; tokens[rows][T+1]. No gradient. Of this rank's
  * rows alone. */
 double trainer_loss(struct trainer *t, const int32_t *tokens, uint32_t rows);

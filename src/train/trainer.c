@@ -34,18 +34,22 @@ static enum brg_status check_options(const struct trainer_options *o, struct err
     return BRG_OK;
 }
 
-enum brg_status trainer_create_with(const struct trainer_options *o, const struct kernels *k,
-                                    struct trainer **out, struct err *e) {
+enum brg_status trainer_create(const struct trainer_options *o, struct trainer **out,
+                               struct err *e) {
     TRY(check_options(o, e));
     struct trainer *t = mem_alloc(1, sizeof *t);
     t->model = *o->model;
     t->T = o->seq_len;
     t->batch_max = o->batch_max;
     t->micro = o->micro_batch && o->micro_batch < o->batch_max ? o->micro_batch : o->batch_max;
-    t->kernels = k;
     t->net = o->net;
-    enum brg_status s = pool_create(o->threads, &t->pool, e);
-    if (s == BRG_OK) s = trainer_plan(t, e);
+    t->recompute = o->recompute;
+    t->z_loss = (float)o->z_loss;
+    enum brg_status s = device_open(o->device, o->threads, o->precision, &t->dev, e);
+    if (s == BRG_OK) {
+        t->ops = t->dev->ops;
+        s = trainer_plan(t, e);
+    }
     if (s == BRG_OK && t->dp) {
         t->final = dp_reduce_final;
         t->final_ctx = t->dp;
@@ -54,21 +58,14 @@ enum brg_status trainer_create_with(const struct trainer_options *o, const struc
         trainer_destroy(t);
         return s;
     }
-    t->mm.pool = t->pool;
-    t->mm.kernels = k;
     *out = t;
     return BRG_OK;
 }
 
-enum brg_status trainer_create(const struct trainer_options *o, struct trainer **out,
-                               struct err *e) {
-    return trainer_create_with(o, kernels_best(), out, e);
-}
-
 void trainer_destroy(struct trainer *t) {
     if (!t) return;
-    pool_destroy(t->pool);
-    trainer_unplan(t);
+    if (t->dev) trainer_unplan(t);
+    device_close(t->dev);
     mem_free(t);
 }
 
@@ -130,6 +127,19 @@ void trainer_theta_share(struct trainer *t) {
     if (t->dp) t->net->bcast(t->net->self, t->theta, t->P * sizeof(float), false);
 }
 
+/* The micro-batch's tokens and what follows each of them. */
+static void take_tokens(struct trainer *t) {
+    for (size_t r = 0; r < t->R; r++) {
+        const int32_t *x = t->tokens + r / t->T * (t->T + 1) + r % t->T;
+        for (int i = 0; i < 2; i++) {
+            CHECK(x[i] >= 0);
+            CHECK((size_t)x[i] < t->V);
+        }
+        t->ids[r] = x[0];
+        t->targets[r] = x[1];
+    }
+}
+
 /* All micro-batches of a batch; where scale is not 0 gradients too, of the losses' sum times scale.
  * Gives the sum. */
 static double run_batch(struct trainer *t, const int32_t *tokens, uint32_t rows, double scale) {
@@ -142,9 +152,11 @@ static double run_batch(struct trainer *t, const int32_t *tokens, uint32_t rows,
         t->first = at == 0;
         t->last = scale != 0 && rows - at <= t->micro;
         CHECK(t->R <= (size_t)t->micro * t->T); /* T1: shapes alone decide how work is cut */
+        take_tokens(t);
         trainer_forward(t);
         trainer_head(t, (float)scale);
         if (scale != 0) trainer_backward(t);
+        t->ops->finish(t->dev);
         for (size_t r = 0; r < t->R; r++) sum += (double)t->losses[r];
     }
     t->tokens = NULL;
@@ -180,47 +192,26 @@ double trainer_gradient_part(struct trainer *t, const int32_t *tokens, uint32_t 
     return dp_sum(t->net, sum) / count;
 }
 
-struct update_job {
-    struct trainer *t;
-    struct adamw_step step;
-    float decay;
-    size_t first; /* piece that is chunk 0 */
-};
-
-static void sum_piece(void *ctx, uint32_t chunk, uint32_t worker) {
-    (void)worker;
-    struct trainer *t = ctx;
-    const struct piece *p = &t->pieces[chunk];
-    t->sums[chunk] = t->kernels->sum_squares(t->grad + p->offset, p->count);
-}
-
-static void update_piece(void *ctx, uint32_t chunk, uint32_t worker) {
-    (void)worker;
-    struct update_job *j = ctx;
-    struct trainer *t = j->t;
-    const struct piece *p = &t->pieces[j->first + chunk];
-    struct adamw_step s = j->step;
-    s.decay = p->decay ? j->decay : 1.0f;
-    t->kernels->adamw(t->theta + p->offset, t->m + p->moment, t->v + p->moment, t->grad + p->offset,
-                      p->count, &s);
-}
-
 /* Global L2 norm: each fixed piece in double, pieces in order; then ranks in order. */
 static double gradient_norm(struct trainer *t) {
     double sum = 0;
-    pool_run(t->pool, (uint32_t)t->pieces_count, sum_piece, t);
+    t->ops->sum_squares(t->dev, t->sums, t->grad, t->pieces, t->pieces_count);
     for (size_t i = 0; i < t->pieces_count; i++) sum += t->sums[i];
     return sqrt(dp_sum(t->net, sum));
 }
 
+static void update_pieces(struct trainer *t, const struct adamw_step *s, size_t from, size_t to) {
+    t->ops->adamw(t->dev, t->theta, t->m, t->v, t->grad, t->pieces + from, to - from, s);
+    t->ops->finish(t->dev);
+}
+
 /* Bucket by bucket: while one is updated, those before it are on their way to the other ranks. */
-static void update_parts(struct trainer *t, struct update_job *j) {
+static void update_parts(struct trainer *t, const struct adamw_step *s) {
     size_t at = 0;
     for (size_t b = 0; b < t->dp->buckets; b++) {
-        size_t end = (b + 1) * t->dp->bucket;
-        j->first = at;
+        size_t end = (b + 1) * t->dp->bucket, from = at;
         while (at < t->pieces_count && t->pieces[at].offset < end) at++;
-        pool_run(t->pool, (uint32_t)(at - j->first), update_piece, j);
+        update_pieces(t, s, from, at);
         dp_spread(t->dp, t->theta, b);
     }
     dp_spread_finish(t->dp);
@@ -236,21 +227,20 @@ enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double 
                        (unsigned long long)(t->steps + 1));
     double clip = a->clip > 0 ? fmin(1.0, a->clip / (norm + 1e-6)) : 1.0;
     double n = (double)++t->steps;
-    struct update_job j = {.t = t,
-                           .decay = (float)(1.0 - lr * a->weight_decay),
-                           .step = {.lr = (float)lr,
-                                    .clip = (float)clip,
-                                    .beta1 = (float)a->beta1,
-                                    .beta2 = (float)a->beta2,
-                                    .rest1 = (float)(1.0 - a->beta1),
-                                    .rest2 = (float)(1.0 - a->beta2),
-                                    .bias1 = (float)(1.0 / (1.0 - pow(a->beta1, n))),
-                                    .bias2 = (float)(1.0 / (1.0 - pow(a->beta2, n))),
-                                    .eps = (float)a->eps}};
+    struct adamw_step step = {.lr = (float)lr,
+                              .decay = (float)(1.0 - lr * a->weight_decay),
+                              .clip = (float)clip,
+                              .beta1 = (float)a->beta1,
+                              .beta2 = (float)a->beta2,
+                              .rest1 = (float)(1.0 - a->beta1),
+                              .rest2 = (float)(1.0 - a->beta2),
+                              .bias1 = (float)(1.0 / (1.0 - pow(a->beta1, n))),
+                              .bias2 = (float)(1.0 / (1.0 - pow(a->beta2, n))),
+                              .eps = (float)a->eps};
     if (t->dp)
-        update_parts(t, &j);
+        update_parts(t, &step);
     else
-        pool_run(t->pool, (uint32_t)t->pieces_count, update_piece, &j);
+        update_pieces(t, &step, 0, t->pieces_count);
     *out_norm = norm;
     return BRG_OK;
 }

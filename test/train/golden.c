@@ -18,10 +18,10 @@ static void compare(const struct golden *g, const char *what, const float *is, c
 
 static const char *golden_name;
 
-static void check_golden(const struct kernels *k) {
+static void check_golden(const char *device) {
     struct golden g;
     golden_load(golden_name, &g);
-    struct trainer *t = make_trainer(&g.model, g.T, g.rows, 0, 2, k);
+    struct trainer *t = make_trainer(&g.model, g.T, g.rows, 0, 2, device);
     struct err e = {0};
     double norm = 0;
     memcpy(trainer_theta(t), g.theta, trainer_parameters(t) * sizeof(float));
@@ -40,18 +40,18 @@ static void check_golden(const struct kernels *k) {
 
 TEST(train_golden_tied) {
     golden_name = "qwen3_tied";
-    each_flavour(check_golden);
+    each_device(check_golden);
 }
 
 TEST(train_golden_untied) {
     golden_name = "qwen3_untied";
-    each_flavour(check_golden);
+    each_device(check_golden);
 }
 
 TEST(train_golden_in_micro_batches) {
     struct golden g;
     golden_load("qwen3_tied", &g);
-    struct trainer *t = make_trainer(&g.model, g.T, g.rows, 2, 2, kernels_best());
+    struct trainer *t = make_trainer(&g.model, g.T, g.rows, 2, 2, NULL);
     memcpy(trainer_theta(t), g.theta, trainer_parameters(t) * sizeof(float));
     double loss = trainer_gradient(t, g.ids, g.rows);
     assert_true(fabs(loss - g.loss) <= 2e-6 * g.loss);

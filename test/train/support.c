@@ -115,12 +115,16 @@ void random_weights(const struct model_config *c, uint64_t seed, float *theta) {
 }
 
 struct trainer *make_trainer(const struct model_config *c, uint32_t T, uint32_t batch,
-                             uint32_t micro, uint32_t threads, const struct kernels *k) {
-    struct trainer_options o = {
-        .model = c, .seq_len = T, .batch_max = batch, .micro_batch = micro, .threads = threads};
+                             uint32_t micro, uint32_t threads, const char *device) {
+    struct trainer_options o = {.model = c,
+                                .seq_len = T,
+                                .batch_max = batch,
+                                .micro_batch = micro,
+                                .threads = threads,
+                                .device = device};
     struct trainer *t = NULL;
     struct err e = {0};
-    if (trainer_create_with(&o, k, &t, &e)) fail_msg("%s", e.text);
+    if (trainer_create(&o, &t, &e)) fail_msg("%s", e.text);
     return t;
 }
 
@@ -148,12 +152,13 @@ double distance_d(const float *a, const double *b, size_t n) {
     return d == 0 ? 0 : sqrt(d / s);
 }
 
-void each_flavour(void (*body)(const struct kernels *k)) {
-    static const char *const names[] = {"base", "avx2", "avx512"};
-    for (size_t i = 0; i < ARRAY_COUNT(names); i++) {
-        const struct kernels *k = kernels_find(names[i]);
-        if (!k) continue;
-        print_message("flavour %s\n", names[i]);
-        body(k);
+void each_device(void (*body)(const char *device)) {
+    for (size_t i = 0; device_name(i); i++) {
+        struct device *d;
+        struct err e = {0};
+        if (device_open(device_name(i), 1, PRECISION_F32, &d, &e)) continue;
+        device_close(d);
+        print_message("device %s\n", device_name(i));
+        body(device_name(i));
     }
 }

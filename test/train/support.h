@@ -27,13 +27,13 @@ void golden_free(struct golden *g);
 struct model_config small_model(uint32_t seed);
 void random_weights(const struct model_config *c, uint64_t seed, float *theta);
 struct trainer *make_trainer(const struct model_config *c, uint32_t T, uint32_t batch,
-                             uint32_t micro, uint32_t threads, const struct kernels *k);
+                             uint32_t micro, uint32_t threads, const char *device);
 
 float *random_floats(struct prng *p, size_t n, double scale); /* gives (mem_free) */
 /* |a - b| / |b|; 0 where both are 0. */
 double distance(const float *a, const float *b, size_t n);
 double distance_d(const float *a, const double *b, size_t n);
-/* Calls body for each flavour that runs on this processor. */
-void each_flavour(void (*body)(const struct kernels *k));
+/* Calls body for each device that is built in and runs here. */
+void each_device(void (*body)(const char *device));
 
 #endif

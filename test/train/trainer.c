@@ -2,6 +2,8 @@
 /* trainer.c - what the trainer promises: bits, batches, failures. */
 #include "support.h"
 
+#include "train/cpu/threads.h"
+
 static int32_t *random_tokens(const struct model_config *c, uint32_t rows, uint32_t T,
                               uint64_t seed) {
     struct prng p;
@@ -31,7 +33,7 @@ static void assert_same_bits(struct trainer *a, struct trainer *b) {
     assert_memory_equal(trainer_v(a), trainer_v(b), n);
 }
 
-static void threads_agree(const struct kernels *k) {
+static void threads_agree(const char *device) {
     for (uint32_t seed = 1; seed <= 3; seed++) {
         struct model_config c = small_model(seed);
         uint32_t T = 37 + 30 * seed, rows = 5;
@@ -39,7 +41,7 @@ static void threads_agree(const struct kernels *k) {
         struct trainer *t[3];
         double losses[3][3];
         for (uint32_t i = 0; i < 3; i++) {
-            t[i] = make_trainer(&c, T, rows, 2, i + 1, k);
+            t[i] = make_trainer(&c, T, rows, 2, i + 1, device);
             random_weights(&c, seed, trainer_theta(t[i]));
             run_steps(t[i], tokens, rows, losses[i]);
         }
@@ -53,18 +55,18 @@ static void threads_agree(const struct kernels *k) {
 }
 
 TEST(train_T1_bits_are_the_same_for_1_2_and_3_threads) {
-    each_flavour(threads_agree);
+    each_device(threads_agree);
 }
 
 TEST(train_micro_batches_agree_with_the_whole_batch) {
     struct model_config c = small_model(4);
     uint32_t T = 41, rows = 5;
     int32_t *tokens = random_tokens(&c, rows, T, 9);
-    struct trainer *whole = make_trainer(&c, T, rows, 0, 2, kernels_best());
+    struct trainer *whole = make_trainer(&c, T, rows, 0, 2, NULL);
     random_weights(&c, 1, trainer_theta(whole));
     double loss = trainer_gradient(whole, tokens, rows);
     for (uint32_t micro = 1; micro <= 4; micro++) {
-        struct trainer *t = make_trainer(&c, T, rows, micro, 2, kernels_best());
+        struct trainer *t = make_trainer(&c, T, rows, micro, 2, NULL);
         random_weights(&c, 1, trainer_theta(t));
         assert_true(fabs(trainer_gradient(t, tokens, rows) - loss) < 1e-6);
         assert_true(distance(trainer_grad(t), trainer_grad(whole), trainer_parameters(t)) < 1e-5);
@@ -79,8 +81,8 @@ TEST(train_a_short_batch_is_a_batch_of_its_own) {
     uint32_t T = 33;
     int32_t *tokens = random_tokens(&c, 8, T, 9);
     for (uint32_t rows = 1; rows <= 3; rows++) {
-        struct trainer *large = make_trainer(&c, T, 8, 0, 2, kernels_best());
-        struct trainer *exact = make_trainer(&c, T, rows, 0, 2, kernels_best());
+        struct trainer *large = make_trainer(&c, T, 8, 0, 2, NULL);
+        struct trainer *exact = make_trainer(&c, T, rows, 0, 2, NULL);
         random_weights(&c, 1, trainer_theta(large));
         random_weights(&c, 1, trainer_theta(exact));
         trainer_gradient(large, tokens, 8); /* leaves its rows behind in the buffers */
@@ -95,10 +97,10 @@ TEST(train_a_short_batch_is_a_batch_of_its_own) {
     mem_free(tokens);
 }
 
-static void one_position(const struct kernels *k) {
+static void one_position(const char *device) {
     struct model_config c = small_model(6);
     int32_t *tokens = random_tokens(&c, 3, 1, 2);
-    struct trainer *t = make_trainer(&c, 1, 3, 0, 2, k);
+    struct trainer *t = make_trainer(&c, 1, 3, 0, 2, device);
     model_init(&c, 3, trainer_theta(t));
     double losses[3];
     run_steps(t, tokens, 3, losses);
@@ -109,14 +111,14 @@ static void one_position(const struct kernels *k) {
 }
 
 TEST(train_sequences_of_one_token) {
-    each_flavour(one_position);
+    each_device(one_position);
 }
 
 TEST(train_T2_a_gradient_that_is_not_finite_changes_nothing) {
     struct model_config c = small_model(7);
     uint32_t T = 12;
     int32_t *tokens = random_tokens(&c, 2, T, 2);
-    struct trainer *t = make_trainer(&c, T, 2, 0, 2, kernels_best());
+    struct trainer *t = make_trainer(&c, T, 2, 0, 2, NULL);
     size_t P = trainer_parameters(t), at[] = {(size_t)tokens[0] * c.hidden_size, P / 2, P - 1};
     struct adamw a = adamw_default();
     double losses[3], norm = -1;
@@ -146,9 +148,9 @@ TEST(train_T2_a_gradient_that_is_not_finite_changes_nothing) {
 }
 
 /* The optimizer alone over many steps, against the formula in double. */
-static void adamw_steps(const struct kernels *k) {
+static void adamw_steps(const char *device) {
     struct model_config c = small_model(8);
-    struct trainer *t = make_trainer(&c, 4, 1, 0, 2, k);
+    struct trainer *t = make_trainer(&c, 4, 1, 0, 2, device);
     struct tensors table = {0};
     model_tensors(&c, &table);
     size_t P = trainer_parameters(t);
@@ -190,14 +192,14 @@ static void adamw_steps(const struct kernels *k) {
 }
 
 TEST(train_adamw_follows_the_formula) {
-    each_flavour(adamw_steps);
+    each_device(adamw_steps);
 }
 
 TEST(train_T3_a_step_allocates_nothing) {
     /* The only allocations of a trainer are those of trainer_create: its slabs stay where they are. */
     struct model_config c = small_model(9);
     int32_t *tokens = random_tokens(&c, 2, 9, 2);
-    struct trainer *t = make_trainer(&c, 9, 2, 1, 2, kernels_best());
+    struct trainer *t = make_trainer(&c, 9, 2, 1, 2, NULL);
     void *slabs[ARRAY_COUNT(t->slabs)];
     double losses[3];
     memcpy(slabs, t->slabs, sizeof slabs);
@@ -237,7 +239,7 @@ TEST(train_options_that_do_not_fit_are_refused) {
 
 TEST(train_a_token_beyond_the_vocabulary_is_a_fault_of_the_program) {
     struct model_config c = small_model(12);
-    struct trainer *t = make_trainer(&c, 2, 1, 0, 1, kernels_best());
+    struct trainer *t = make_trainer(&c, 2, 1, 0, 1, NULL);
     int32_t tokens[3] = {0, (int32_t)c.vocab_size, 0};
     assert_check_fails(trainer_loss(t, tokens, 1));
     tokens[1] = -1;
@@ -249,7 +251,7 @@ TEST(train_a_token_beyond_the_vocabulary_is_a_fault_of_the_program) {
 TEST(train_learns_a_cycle) {
     struct model_config c = small_model(13);
     uint32_t T = 24;
-    struct trainer *t = make_trainer(&c, T, 4, 0, 2, kernels_best());
+    struct trainer *t = make_trainer(&c, T, 4, 0, 2, NULL);
     struct adamw a = adamw_default();
     struct err e;
     int32_t tokens[4 * 25];

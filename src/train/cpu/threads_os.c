@@ -17,7 +17,7 @@
  * Invariants
  *   (P1) a chunk runs exactly once.
  *   (P2) pool_run returns after the last chunk has ended. */
-#include "train/threads.h"
+#include "train/cpu/threads.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels.h - the inner loops, each in three flavours behind one table: plain vectors of four (any
+/* kernels.h - the inner loops of the CPU, each in three flavours behind one table: plain vectors of four (any
  * processor), AVX2 with FMA, AVX-512. The flavour is chosen once, when a trainer is made.
  *
  * The bodies stand in *_body.h and are compiled once a flavour (kernels_base.c, kernels_avx2.c,
@@ -11,39 +11,17 @@
 #ifndef TRAIN_KERNELS_H
 #define TRAIN_KERNELS_H
 
-#include "base/base.h"
+#include "train/device.h"
 
 enum { KERNEL_MR_MAX = 12, KERNEL_NR_MAX = 32, ATTN_BQ = 48, ATTN_BK = 64 };
 
-/* One layer's attention; "hm" buffers are head-major: [B][heads][T][Dp], padding columns zero, with
- * KERNEL_MR_MAX rows of slack behind the end (blocks may read, never use, rows past the last). */
-struct attn {
-    uint32_t B, T, D, Dp, heads, kv_heads;
-    float scale;
-    const float *q, *k, *v; /* hm, q and k after norm and rotation */
-    float *out;             /* [B*T][heads*D] */
-    float *lse;             /* [B][heads][T]: log of the sum of exp of a row's scores */
+/* An attention and its scratch. */
+struct attn_work {
+    struct attn s;
     float *kt, *vt;         /* [B][kv_heads][Tp*D] packed transposes, Tp = T rounded up to nr */
-    const float *dout;      /* [B*T][heads*D] */
     float *dout_hm, *delta; /* hm; [B][heads][T]: dot of dout and out */
-    float *dq, *dk, *dv;    /* hm */
 };
 enum { ATTN_SCRATCH = 4 * (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + KERNEL_MR_MAX) };
-
-struct rope_layer { /* query and key: norm over a head, then rotation */
-    uint32_t T, D, Dp, heads, kv_heads, B;
-    float eps;
-    const float *q_norm, *k_norm; /* [D] */
-    const float *cosines, *sines; /* [T][D/2] */
-};
-
-struct adamw_step {
-    float lr, decay;                  /* decay = 1 - lr * weight decay, or 1 */
-    float clip;                       /* factor of the gradient */
-    float beta1, beta2, rest1, rest2; /* rest_i = 1 - beta_i */
-    float bias1, bias2;               /* 1 / (1 - beta_i^t) */
-    float eps;
-};
 
 struct kernels {
     const char *name;
@@ -59,7 +37,7 @@ struct kernels {
                   const float *b, float *c, size_t ldc, const float *add, size_t ldadd);
 
     void (*rmsnorm)(float *y, float *rstd, const float *x, const float *w, size_t rows, size_t C,
-                    float eps);
+                    float eps, bool rstd_known);
     /* dx += gradient; dw[C] is overwritten with the sum over these rows. */
     void (*rmsnorm_back)(float *dx, float *dw, const float *dy, const float *x, const float *rstd,
                          const float *w, size_t rows, size_t C);
@@ -70,17 +48,16 @@ struct kernels {
     void (*rope_back)(const struct rope_layer *r, const float *qkv, size_t row0, size_t rows,
                       const float *dq, const float *dk, const float *dv, float *dqkv, float *dqw,
                       float *dkw);
-    /* gu[rows][2F]: gate then up; act[rows][F] = silu(gate)*up. */
     void (*swiglu)(float *act, const float *gu, size_t rows, size_t F);
-    void (*swiglu_back)(float *dgu, const float *gu, const float *dact, size_t rows, size_t F);
+    void (*swiglu_back)(float *gu, float *dact, size_t rows, size_t F);
     /* Attention: pack of one (b, kv head); one query block; then backward: one (b, head) of delta and
      * one (b, kv head) of the rest. scratch[ATTN_SCRATCH + 3*(ATTN_BK+KERNEL_MR_MAX)*Dp]. */
-    void (*attn_pack)(const struct attn *a, uint32_t bkv, bool backward);
-    void (*attn)(const struct attn *a, uint32_t bh, uint32_t block, float *scratch);
-    void (*attn_delta)(const struct attn *a, uint32_t bh);
-    void (*attn_back)(const struct attn *a, uint32_t bkv, float *scratch);
+    void (*attn_pack)(const struct attn_work *a, uint32_t bkv, bool backward);
+    void (*attn)(const struct attn_work *a, uint32_t bh, uint32_t block, float *scratch);
+    void (*attn_delta)(const struct attn_work *a, uint32_t bh);
+    void (*attn_back)(const struct attn_work *a, uint32_t bkv, float *scratch);
     /* One row of logits[V]: gives the loss; where scale is not 0, logits become their gradient. */
-    float (*cross_entropy)(float *logits, size_t V, int32_t target, float scale);
+    float (*cross_entropy)(float *logits, size_t V, int32_t target, float scale, float z);
     void (*add)(float *y, const float *x, size_t n); /* y += x */
     double (*sum_squares)(const float *x, size_t n);
     void (*adamw)(float *theta, float *m, float *v, const float *g, size_t n,

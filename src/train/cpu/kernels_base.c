@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels_base.c - the kernels for any processor (SSE2, NEON, or whatever the compiler makes of
  * vectors of four), and the choice of flavour. */
-#include "train/kernels.h"
+#include "train/cpu/kernels.h"
 
 #define LANES 4
-#include "train/attention_body.h"
-#include "train/elementwise_body.h"
-#include "train/kernels_table.h"
-#include "train/matmul_body.h"
+#include "train/cpu/attention_body.h"
+#include "train/cpu/elementwise_body.h"
+#include "train/cpu/kernels_table.h"
+#include "train/cpu/matmul_body.h"
 
 const struct kernels kernels_base = KERNELS_TABLE("base");
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matmul.h - dense row-major matrix products on all workers, in the three forms of a linear layer.
- *
- *   MATMUL_NT  C[M,N] = A[M,K] B[N,K]'   forward:            Y = X W'
- *   MATMUL_NN  C[M,N] = A[M,K] B[K,N]    gradient of input:  dX = dY W
- *   MATMUL_TN  C[M,N] = A[K,M]' B[K,N]   gradient of weight: dW = dY' X
+/* matmul.h - dense row-major matrix products on all workers, in the three forms of a linear layer
+ * (device.h).
  *
  * Each element of C is add + (sum over the first MATMUL_KC of k) + (the next) + ..., every partial sum
  * in order of k on one thread: its bits depend on K and the kernels' flavour, not on threads, on M, N,
@@ -11,10 +8,9 @@
 #ifndef TRAIN_MATMUL_H
 #define TRAIN_MATMUL_H
 
-#include "train/kernels.h"
-#include "train/threads.h"
+#include "train/cpu/kernels.h"
+#include "train/cpu/threads.h"
 
-enum matmul_form { MATMUL_NT, MATMUL_NN, MATMUL_TN };
 /* Block of k: a panel of B (KC x nr) stays in the first-level cache; of m: a block of A in the second
  * level; of n: the packed B in the third. */
 enum { MATMUL_KC = 256, MATMUL_MC = 96, MATMUL_NC = 1024 };

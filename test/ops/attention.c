@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attention.c - rotation with its norms, and causal attention, value and gradient, against double. */
-#include "support.h"
+#include "ops.h"
 
 enum { SAMPLES = 48 };
 
@@ -16,8 +16,8 @@ static size_t rows_of(const struct shape *s) {
     return (size_t)s->B * s->T;
 }
 
-static size_t padded(uint32_t D, const struct kernels *k) {
-    return (D + k->nr - 1) / k->nr * k->nr;
+static size_t padded(uint32_t D, struct device *dev) {
+    return device_pad(dev, D);
 }
 
 /* ---- Reference: q, k, v dense head-major [B][heads][T][D] ------------------------------------------ */
@@ -46,7 +46,7 @@ struct inputs { /* dense double and padded float of the same numbers */
     struct shape s;
     size_t nq, nk, n_out, Dp;
     double *x[3]; /* q k v */
-    float *f[3], *dout_f, *out, *lse, *scratch;
+    float *f[3], *dout_f, *out, *lse;
     double *dout, *o;
     struct attn a;
 };
@@ -62,13 +62,13 @@ static float *zeros(size_t n) {
     return mem_alloc(n, sizeof(float));
 }
 
-static void fill(struct inputs *in, const struct kernels *k, struct prng *p, double scale) {
+static void fill(struct inputs *in, struct device *dev, struct prng *p, double scale) {
     const struct shape *s = &in->s;
     size_t counts[3] = {rows_of(s) * s->heads, rows_of(s) * s->kv, rows_of(s) * s->kv};
-    in->Dp = padded(s->D, k);
+    in->Dp = padded(s->D, dev);
     for (int i = 0; i < 3; i++) {
         in->x[i] = mem_alloc(counts[i] * s->D, sizeof(double));
-        in->f[i] = zeros((counts[i] + KERNEL_MR_MAX) * in->Dp);
+        in->f[i] = zeros((counts[i] + dev->slack) * in->Dp);
         for (size_t r = 0; r < counts[i]; r++)
             for (size_t d = 0; d < s->D; d++) {
                 float v = (float)(scale * prng_normal(p));
@@ -83,8 +83,6 @@ static void fill(struct inputs *in, const struct kernels *k, struct prng *p, dou
     in->o = mem_alloc(in->n_out, sizeof(double));
     in->out = zeros(in->n_out);
     in->lse = zeros(counts[0]);
-    size_t Tp = (s->T + k->nr - 1) / k->nr * k->nr, packed = (size_t)s->B * s->kv * Tp * s->D;
-    in->scratch = zeros(ATTN_SCRATCH + 3 * (ATTN_BK + KERNEL_MR_MAX) * in->Dp);
     in->a = (struct attn){.B = s->B,
                           .T = s->T,
                           .D = s->D,
@@ -97,28 +95,20 @@ static void fill(struct inputs *in, const struct kernels *k, struct prng *p, dou
                           .v = in->f[2],
                           .out = in->out,
                           .lse = in->lse,
-                          .kt = zeros(packed),
-                          .vt = zeros(packed),
                           .dout = in->dout_f,
-                          .dout_hm = zeros((counts[0] + KERNEL_MR_MAX) * in->Dp),
-                          .delta = zeros(counts[0]),
-                          .dq = zeros((counts[0] + KERNEL_MR_MAX) * in->Dp),
-                          .dk = zeros((counts[1] + KERNEL_MR_MAX) * in->Dp),
-                          .dv = zeros((counts[2] + KERNEL_MR_MAX) * in->Dp)};
+                          .dq = zeros((counts[0] + dev->slack) * in->Dp),
+                          .dk = zeros((counts[1] + dev->slack) * in->Dp),
+                          .dv = zeros((counts[2] + dev->slack) * in->Dp)};
 }
 
 static void empty(struct inputs *in) {
-    void *all[] = {in->x[0],    in->x[1],    in->x[2], in->f[0], in->f[1],
-                   in->f[2],    in->dout_f,  in->dout, in->o,    in->out,
-                   in->lse,     in->scratch, in->a.kt, in->a.vt, in->a.dout_hm,
-                   in->a.delta, in->a.dq,    in->a.dk, in->a.dv};
+    void *all[] = {in->x[0], in->x[1], in->x[2], in->f[0], in->f[1], in->f[2], in->dout_f,
+                   in->dout, in->o,    in->out,  in->lse,  in->a.dq, in->a.dk, in->a.dv};
     for (size_t i = 0; i < ARRAY_COUNT(all); i++) mem_free(all[i]);
 }
 
-static void run_forward(struct inputs *in, const struct kernels *k) {
-    for (uint32_t i = 0; i < in->s.B * in->s.kv; i++) k->attn_pack(&in->a, i, true);
-    for (uint32_t i = 0; i < in->s.B * in->s.heads; i++)
-        for (uint32_t j = 0; j * ATTN_BQ < in->s.T; j++) k->attn(&in->a, i, j, in->scratch);
+static void run_forward(struct inputs *in, struct device *dev) {
+    dev->ops->attn(dev, &in->a);
 }
 
 static void check_input(struct inputs *in, struct prng *p, int which, const float *is,
@@ -144,18 +134,17 @@ static void check_input(struct inputs *in, struct prng *p, int which, const floa
         fail_msg("T %u D %u: gradient of the %s off by %.3g", in->s.T, in->s.D, names[which], off);
 }
 
-static void attentions(const struct kernels *k) {
+static void attentions(struct device *dev) {
     for (size_t i = 0; i < ARRAY_COUNT(SHAPES); i++) {
         struct inputs in = {.s = SHAPES[i]};
         struct prng p;
         prng_seed(&p, i);
-        fill(&in, k, &p, 0.8);
-        run_forward(&in, k);
+        fill(&in, dev, &p, 0.8);
+        run_forward(&in, dev);
         scalar(&in);
         double off = distance_d(in.out, in.o, in.n_out);
         if (!(off < 2e-6)) fail_msg("T %u D %u: output off by %.3g", in.s.T, in.s.D, off);
-        for (uint32_t j = 0; j < in.s.B * in.s.heads; j++) k->attn_delta(&in.a, j);
-        for (uint32_t j = 0; j < in.s.B * in.s.kv; j++) k->attn_back(&in.a, j, in.scratch);
+        dev->ops->attn_back(dev, &in.a);
         check_input(&in, &p, 0, in.a.dq, rows_of(&in.s) * in.s.heads);
         check_input(&in, &p, 1, in.a.dk, rows_of(&in.s) * in.s.kv);
         check_input(&in, &p, 2, in.a.dv, rows_of(&in.s) * in.s.kv);
@@ -163,19 +152,18 @@ static void attentions(const struct kernels *k) {
     }
 }
 
-TEST_TIMEOUT(train_attention_and_its_gradients, 120) {
-    each_flavour(attentions);
+TEST_TIMEOUT(ops_attention_and_its_gradients, 120) {
+    each_device(attentions);
 }
 
 /* Scores of thousands: the running maximum must carry them. */
-static void large_scores(const struct kernels *k) {
+static void large_scores(struct device *dev) {
     struct inputs in = {.s = {1, 150, 2, 1, 8}};
     struct prng p;
     prng_seed(&p, 77);
-    fill(&in, k, &p, 60);
-    run_forward(&in, k);
-    for (uint32_t j = 0; j < in.s.B * in.s.heads; j++) k->attn_delta(&in.a, j);
-    for (uint32_t j = 0; j < in.s.B * in.s.kv; j++) k->attn_back(&in.a, j, in.scratch);
+    fill(&in, dev, &p, 60);
+    run_forward(&in, dev);
+    dev->ops->attn_back(dev, &in.a);
     for (size_t i = 0; i < in.n_out; i++) assert_true(isfinite(in.out[i]));
     for (size_t i = 0; i < rows_of(&in.s) * in.s.heads * in.Dp; i++)
         assert_true(isfinite(in.a.dq[i]));
@@ -183,32 +171,32 @@ static void large_scores(const struct kernels *k) {
     empty(&in);
 }
 
-TEST(train_attention_of_large_scores_is_finite) {
-    each_flavour(large_scores);
+TEST(ops_attention_of_large_scores_is_finite) {
+    each_device(large_scores);
 }
 
 /* What comes later is not seen, to the bit. */
-static void causal(const struct kernels *k) {
+static void causal(struct device *dev) {
     struct inputs in = {.s = {1, 140, 2, 1, 16}};
     struct prng p;
     prng_seed(&p, 78);
-    fill(&in, k, &p, 1);
-    run_forward(&in, k);
+    fill(&in, dev, &p, 1);
+    run_forward(&in, dev);
     size_t seen = 75, head = in.s.heads * (size_t)in.s.D;
     float *before = zeros(in.n_out);
     memcpy(before, in.out, in.n_out * 4);
     for (size_t t = seen; t < in.s.T; t++)
         for (size_t d = 0; d < in.s.D; d++)
             in.f[1][t * in.Dp + d] = in.f[2][t * in.Dp + d] = 1000.0f;
-    run_forward(&in, k);
+    run_forward(&in, dev);
     assert_memory_equal(before, in.out, seen * head * 4);
     assert_memory_not_equal(before + seen * head, in.out + seen * head, head * 4);
     mem_free(before);
     empty(&in);
 }
 
-TEST(train_attention_sees_no_later_position) {
-    each_flavour(causal);
+TEST(ops_attention_sees_no_later_position) {
+    each_device(causal);
 }
 
 /* ---- Rotation: qkv [rows][heads + 2 kv][D], then the two norm weights ------------------------------ */
@@ -245,15 +233,15 @@ static void spread(const struct shape *s, size_t Dp, float *dense, float *hm[3],
             }
 }
 
-static void rope_case(const struct kernels *k, const struct shape *s, struct prng *p) {
+static void rope_case(struct device *dev, const struct shape *s, struct prng *p) {
     size_t D = s->D, width = (s->heads + 2 * (size_t)s->kv) * D, n = rows_of(s) * width,
-           Dp = padded(s->D, k);
+           Dp = padded(s->D, dev);
     float *in_f = random_floats(p, n + 2 * D, 1), *coef = random_floats(p, n, 1), *dense = zeros(n);
     float *hm[3], *d[3], *angles = zeros(2 * s->T * D), *dx = zeros(n + 2 * D);
     double *in = mem_alloc(n + 2 * D, 8), *out = mem_alloc(n, 8);
     for (int i = 0; i < 3; i++) {
-        hm[i] = zeros((rows_of(s) * (i ? s->kv : s->heads) + KERNEL_MR_MAX) * Dp);
-        d[i] = zeros((rows_of(s) * (i ? s->kv : s->heads) + KERNEL_MR_MAX) * Dp);
+        hm[i] = zeros((rows_of(s) * (i ? s->kv : s->heads) + dev->slack) * Dp);
+        d[i] = zeros((rows_of(s) * (i ? s->kv : s->heads) + dev->slack) * Dp);
     }
     for (size_t t = 0; t < s->T; t++)
         for (size_t i = 0; i < D / 2; i++) {
@@ -272,13 +260,13 @@ static void rope_case(const struct kernels *k, const struct shape *s, struct prn
                            .k_norm = in_f + n + D,
                            .cosines = angles,
                            .sines = angles + s->T * D};
-    k->rope(&l, in_f, 0, rows_of(s), hm[0], hm[1], hm[2]);
+    dev->ops->rope(dev, &l, in_f, hm[0], hm[1], hm[2]);
     spread(s, Dp, dense, hm, true);
     for (size_t i = 0; i < n + 2 * D; i++) in[i] = (double)in_f[i];
     rope_reference(s, in, out);
     assert_true(distance_d(dense, out, n) < 1e-6);
     spread(s, Dp, coef, d, false);
-    k->rope_back(&l, in_f, 0, rows_of(s), d[0], d[1], d[2], dx, dx + n, dx + n + D);
+    dev->ops->rope_back(dev, &l, in_f, d[0], d[1], d[2], dx, dx + n, dx + n + D, false);
     float got[SAMPLES];
     double want[SAMPLES], h = 1e-5;
     for (size_t i = 0; i < SAMPLES; i++) { /* the first half samples the norm weights */
@@ -301,12 +289,12 @@ static void rope_case(const struct kernels *k, const struct shape *s, struct prn
     for (size_t i = 0; i < ARRAY_COUNT(all); i++) mem_free(all[i]);
 }
 
-static void ropes(const struct kernels *k) {
+static void ropes(struct device *dev) {
     struct prng p;
     prng_seed(&p, 9);
-    for (size_t i = 1; i < ARRAY_COUNT(SHAPES); i++) rope_case(k, &SHAPES[i], &p);
+    for (size_t i = 1; i < ARRAY_COUNT(SHAPES); i++) rope_case(dev, &SHAPES[i], &p);
 }
 
-TEST_TIMEOUT(train_rotation_and_its_gradients, 120) {
-    each_flavour(ropes);
+TEST_TIMEOUT(ops_rotation_and_its_gradients, 120) {
+    each_device(ropes);
 }

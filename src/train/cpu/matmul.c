@@ -2,7 +2,7 @@
 /* matmul.c - cuts a product into blocks (Goto, van de Geijn 2008): B is packed once a (n, k) block by
  * all workers, then each worker takes blocks of rows, packs its part of A and runs the micro-kernel.
  * How m and n are cut is free to follow the number of workers, since no sum crosses those cuts. */
-#include "train/matmul.h"
+#include "train/cpu/matmul.h"
 
 enum {
     PACK_PANELS = 8,       /* panels of B a packing chunk takes */

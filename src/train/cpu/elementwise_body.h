@@ -3,8 +3,8 @@
 #ifndef TRAIN_ELEMENTWISE_BODY_H
 #define TRAIN_ELEMENTWISE_BODY_H
 
-#include "train/kernels.h"
-#include "train/vec.h"
+#include "train/cpu/kernels.h"
+#include "train/cpu/vec.h"
 
 FORCE_INLINE float dot(const float *a, const float *b, size_t n) {
     vf s = vset(0.0f);
@@ -17,9 +17,9 @@ FORCE_INLINE float rms_scale(const float *x, size_t n, float eps) {
 }
 
 static void k_rmsnorm(float *y, float *rstd, const float *x, const float *w, size_t rows, size_t C,
-                      float eps) {
+                      float eps, bool rstd_known) {
     for (size_t r = 0; r < rows; r++, x += C, y += C) {
-        float s = rms_scale(x, C, eps);
+        float s = rstd_known ? rstd[r] : rms_scale(x, C, eps);
         rstd[r] = s;
         vf vs = vset(s);
         for (size_t i = 0; i < C; i += LANES)
@@ -136,21 +136,23 @@ static void k_swiglu(float *act, const float *gu, size_t rows, size_t F) {
     }
 }
 
-/* act = g s(g) u:  du = g s dact,  dg = u s (1 + g (1 - s)) dact. dgu may be gu. */
-static void k_swiglu_back(float *dgu, const float *gu, const float *dact, size_t rows, size_t F) {
+/* act = g s(g) u:  du = g s dact,  dg = u s (1 + g (1 - s)) dact. */
+static void k_swiglu_back(float *gu, float *dact, size_t rows, size_t F) {
     const vf one = vset(1.0f);
-    for (size_t r = 0; r < rows; r++, dact += F, gu += 2 * F, dgu += 2 * F) {
+    for (size_t r = 0; r < rows; r++, dact += F, gu += 2 * F) {
         for (size_t i = 0; i < F; i += LANES) {
             size_t n = F - i;
             vf g = vget(gu + i, n), u = vget(gu + F + i, n), d = vget(dact + i, n);
-            vf s = vsigmoid(g);
-            vput(dgu + F + i, g * s * d, n);
-            vput(dgu + i, u * s * vfma(g, one - s, one) * d, n);
+            vf s = vsigmoid(g), gs = g * s;
+            vput(dact + i, gs * u, n);
+            vput(gu + F + i, gs * d, n);
+            vput(gu + i, u * s * vfma(g, one - s, one) * d, n);
         }
     }
 }
 
-static float k_cross_entropy(float *z, size_t V, int32_t target, float scale) {
+/* With lse = log sum exp z: loss lse - z[target] + zc lse^2, dz_i = p_i (1 + 2 zc lse) - [i = target]. */
+static float k_cross_entropy(float *z, size_t V, int32_t target, float scale, float zc) {
     vf top = vset(z[0]);
     for (size_t i = 0; i + LANES <= V; i += LANES) top = vmax(top, vload(z + i));
     float m = vmax_lane(top);
@@ -169,12 +171,13 @@ static float k_cross_entropy(float *z, size_t V, int32_t target, float scale) {
         for (size_t j = 0; i + j < V; j++) total += e[j];
         if (scale != 0.0f) vstore_n(z + i, e, V - i);
     }
+    float lse = m + logf(total), extra = zc == 0.0f ? 0.0f : zc * lse * lse;
     if (scale != 0.0f) {
-        vf f = vset(scale / total);
+        vf f = vset(scale * (1.0f + 2.0f * zc * lse) / total);
         for (i = 0; i < V; i += LANES) vput(z + i, vget(z + i, V - i) * f, V - i);
         z[target] -= scale;
     }
-    return logf(total) + (m - zt);
+    return logf(total) + (m - zt) + extra;
 }
 
 static void k_add(float *y, const float *x, size_t n) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kernels_avx2.c - the kernels for AVX2 and FMA. The target is set here and not by the build, so that no flag
  * can let these instructions slip into a file that runs everywhere. */
-#include "train/kernels.h"
+#include "train/cpu/kernels.h"
 
 #if defined(__x86_64__)
 
@@ -18,10 +18,10 @@
 #endif
 
 #define LANES 8
-#include "train/attention_body.h"
-#include "train/elementwise_body.h"
-#include "train/kernels_table.h"
-#include "train/matmul_body.h"
+#include "train/cpu/attention_body.h"
+#include "train/cpu/elementwise_body.h"
+#include "train/cpu/kernels_table.h"
+#include "train/cpu/matmul_body.h"
 
 #if defined(__clang__)
 #pragma clang attribute pop

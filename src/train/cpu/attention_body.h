@@ -14,17 +14,18 @@
 #ifndef TRAIN_ATTENTION_BODY_H
 #define TRAIN_ATTENTION_BODY_H
 
-#include "train/elementwise_body.h"
-#include "train/matmul_body.h"
+#include "train/cpu/elementwise_body.h"
+#include "train/cpu/matmul_body.h"
 
 enum { BQ = ATTN_BQ, BK = ATTN_BK, TILE = (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + KERNEL_MR_MAX) };
 static_assert(ATTN_BQ % MR == 0, "a query block is whole tiles");
 static_assert(ATTN_BK % NR == 0, "a key block is whole panels");
 
-static void k_attn_pack(const struct attn *a, uint32_t bkv, bool backward) {
+static void k_attn_pack(const struct attn_work *w, uint32_t bkv, bool backward) {
+    const struct attn *a = &w->s;
     size_t Tp = (a->T + NR - 1) / NR * NR, off = (size_t)bkv * a->T * a->Dp;
-    k_pack_b(a->kt + (size_t)bkv * Tp * a->D, a->k + off, 1, a->Dp, a->D, a->T);
-    if (backward) k_pack_b(a->vt + (size_t)bkv * Tp * a->D, a->v + off, 1, a->Dp, a->D, a->T);
+    k_pack_b(w->kt + (size_t)bkv * Tp * a->D, a->k + off, 1, a->Dp, a->D, a->T);
+    if (backward) k_pack_b(w->vt + (size_t)bkv * Tp * a->D, a->v + off, 1, a->Dp, a->D, a->T);
 }
 
 /* s[m][BK] = q[m][Dp] kt; kt packed by panels, from key0 on (a multiple of NR). */
@@ -75,12 +76,13 @@ FORCE_INLINE void softmax_row(float *s, size_t seen, float scale, float *out, si
     for (; i < BK; i += LANES) vstore(s + i, vset(0.0f));
 }
 
-static void k_attn(const struct attn *a, uint32_t bh, uint32_t block, float *scratch) {
+static void k_attn(const struct attn_work *w, uint32_t bh, uint32_t block, float *scratch) {
+    const struct attn *a = &w->s;
     size_t b = bh / a->heads, h = bh % a->heads, Dp = a->Dp, Tp = (a->T + NR - 1) / NR * NR;
     size_t bkv = b * a->kv_heads + h / (a->heads / a->kv_heads);
     size_t q0 = (size_t)block * BQ, m = a->T - q0 < BQ ? a->T - q0 : BQ;
     const float *q = a->q + ((size_t)bh * a->T + q0) * Dp, *v = a->v + bkv * a->T * Dp;
-    const float *kt = a->kt + bkv * Tp * a->D;
+    const float *kt = w->kt + bkv * Tp * a->D;
     float *s = scratch, *o = scratch + TILE, top[BQ], total[BQ];
     memset(o, 0, BQ * Dp * sizeof(float));
     for (size_t r = 0; r < m; r++) {
@@ -108,12 +110,13 @@ static void k_attn(const struct attn *a, uint32_t bh, uint32_t block, float *scr
     }
 }
 
-static void k_attn_delta(const struct attn *a, uint32_t bh) {
+static void k_attn_delta(const struct attn_work *w, uint32_t bh) {
+    const struct attn *a = &w->s;
     size_t b = bh / a->heads, h = bh % a->heads;
     for (size_t t = 0; t < a->T; t++) {
         size_t at = ((b * a->T + t) * a->heads + h) * a->D, row = (size_t)bh * a->T + t;
-        a->delta[row] = dot(a->dout + at, a->out + at, a->D);
-        memcpy(a->dout_hm + row * a->Dp, a->dout + at, a->D * sizeof(float));
+        w->delta[row] = dot(a->dout + at, a->out + at, a->D);
+        memcpy(w->dout_hm + row * a->Dp, a->dout + at, a->D * sizeof(float));
         memset(a->dq + row * a->Dp, 0, a->Dp * sizeof(float));
     }
 }
@@ -156,11 +159,12 @@ FORCE_INLINE void query_grad(const struct attn *a, size_t m, size_t keys, const 
     }
 }
 
-static void k_attn_back(const struct attn *a, uint32_t bkv, float *scratch) {
+static void k_attn_back(const struct attn_work *w, uint32_t bkv, float *scratch) {
+    const struct attn *a = &w->s;
     size_t group = a->heads / a->kv_heads, b = bkv / a->kv_heads, T = a->T, Dp = a->Dp;
     size_t Tp = (T + NR - 1) / NR * NR, head0 = b * a->heads + bkv % a->kv_heads * group;
     const float *k = a->k + (size_t)bkv * T * Dp;
-    const float *kt = a->kt + (size_t)bkv * Tp * a->D, *vt = a->vt + (size_t)bkv * Tp * a->D;
+    const float *kt = w->kt + (size_t)bkv * Tp * a->D, *vt = w->vt + (size_t)bkv * Tp * a->D;
     size_t side = (BK + KERNEL_MR_MAX) * Dp;
     float *p = scratch, *ds = scratch + TILE, *dk = scratch + 2 * TILE, *dv = dk + side;
     for (size_t key0 = 0; key0 < T; key0 += BK) {
@@ -169,13 +173,13 @@ static void k_attn_back(const struct attn *a, uint32_t bkv, float *scratch) {
         for (size_t h = head0; h < head0 + group; h++) {
             for (size_t q0 = key0 / BQ * BQ; q0 < T; q0 += BQ) {
                 size_t m = T - q0 < BQ ? T - q0 : BQ, row = h * T + q0;
-                const float *q = a->q + row * Dp, *dout = a->dout_hm + row * Dp;
+                const float *q = a->q + row * Dp, *dout = w->dout_hm + row * Dp;
                 scores(a, m, keys, q, kt, key0, p);
                 scores(a, m, keys, dout, vt, key0, ds);
                 for (size_t r = 0; r < m; r++) {
                     size_t seen = q0 + r < key0 ? 0 : q0 + r - key0 + 1;
                     weights_row(p + r * BK, ds + r * BK, seen < keys ? seen : keys, a->scale,
-                                a->lse[row + r], a->delta[row + r]);
+                                a->lse[row + r], w->delta[row + r]);
                 }
                 small_nn(keys, Dp, m, p, 1, BK, dout, Dp, dv, Dp, true);
                 small_nn(keys, Dp, m, ds, 1, BK, q, Dp, dk, Dp, true);

@@ -7,8 +7,8 @@
 #ifndef TRAIN_MATMUL_BODY_H
 #define TRAIN_MATMUL_BODY_H
 
-#include "train/kernels.h"
-#include "train/vec.h"
+#include "train/cpu/kernels.h"
+#include "train/cpu/vec.h"
 
 enum { NR = 2 * LANES, MR = LANES == 16 ? 12 : 6 };
 
