@@ -239,6 +239,14 @@ kill-campaign: all
 	@test/campaign/kill --of hub --build $(B)
 	@test/campaign/kill --of site --build $(B)
 
+# Ranks of mpirun; make test has the short form of it.
+.PHONY: test-mpi
+test-mpi:
+	@scripts/deps
+	@$(MAKE) --no-print-directory all $(B)/test/train
+	@$(B)/test/train dp_
+	@d=$$(mktemp -d) && LONG=1 ROOT=$(CURDIR) BERINGIA=$(CURDIR)/$(B)/beringia SCRATCH=$$d test/e2e/mpi.py && rm -rf $$d
+
 .PHONY: demo lint format check clean help
 demo:
 	@scripts/deps
@@ -266,6 +274,7 @@ help:
 	@echo "make room-lease       compile src/lease alone;  also room-base, room-hub, ..."
 	@echo "make unit-lease       build and run test/lease alone [T=name]; rooms by ROOMS_test/lease"
 	@echo "make asan | tsan      build and run the tests with sanitizers"
+	@echo "make test-mpi         the ranks of mpirun, at length: killed, hanging, more or fewer; docs/mpi.md"
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60 | RUNS=n]   libFuzzer on the decoders (clang)"

@@ -114,7 +114,7 @@ struct brg_tensor { /* one parameter, in the order of the weights vector */
 };
 struct brg_array { /* state of the optimizer that belongs to the weights */
     const char *name;
-    float *data;
+    float *data; /* NULL: it does not lie here as a whole; see move_array */
     uint64_t count;
 };
 struct brg_trainer {
@@ -131,6 +131,13 @@ struct brg_trainer {
      * here are only a stage. Then brg_due says when they are to be filled; see there. */
     int32_t weights_elsewhere;
     int32_t reserved; /* 0 */
+    /* Since 0.2. For arrays without data, such as optimizer states that lie in parts with other ranks:
+     * gives elements [at, at + count) of array number `array` to values[count] (into_trainer 0), or takes
+     * them from there (1). Called by the training thread, within brg_join, brg_sync, brg_checkpoint
+     * and brg_close, for one array after another from its beginning to its end; must not call brg_*. */
+    void (*move_array)(void *user, size_t array, uint64_t at, uint64_t count, float *values,
+                       int into_trainer);
+    void *move_user;
 };
 
 enum brg_due_bits { /* of brg_due's out_due */

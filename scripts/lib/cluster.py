@@ -43,6 +43,7 @@ class Cluster:
         self.url = None
         self.hub = None
         self.sites = {}
+        self.launch = {}  # name -> words before the program, such as mpirun -n 2
         self.last_status = None
 
     # ---- commands --------------------------------------------------------------------------------
@@ -118,8 +119,8 @@ class Cluster:
     def start_site(self, name, env=None):
         with open(os.path.join(self.out, f"site-{name}.log"), "ab") as log:
             self.sites[name] = subprocess.Popen(
-                [self.program, "site", "--hub", self.url, "--name", name, "--data", self.data,
-                 "--state", os.path.join(self.out, f"site-{name}"), *map(str, self.site_words[name])],
+                [*map(str, self.launch.get(name, [])), self.program, "site", "--hub", self.url, "--name", name,
+                 "--data", self.data, "--state", os.path.join(self.out, f"site-{name}"), *map(str, self.site_words[name])],
                 stdout=log, stderr=log, env=dict(self.env, **(env or {})))
 
     def stop_site(self, name, sig):
@@ -143,6 +144,14 @@ class Cluster:
         self.sites = {}
 
     def clean(self):
+        for name in self.launch:  # a launcher has to be asked, or its processes stay
+            process = self.sites.get(name)
+            if process is not None and process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(timeout=20)
+                except subprocess.TimeoutExpired:
+                    pass
         for process in [self.hub, *self.sites.values()]:
             if process is not None and process.poll() is None:
                 process.kill()

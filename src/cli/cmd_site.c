@@ -2,11 +2,11 @@
 /* cmd_site.c - beringia site: a site's training job with the native trainer.
  *
  * Everything that concerns the run goes through include/beringia.h, as it would in anybody's trainer;
- * this file is the example of how little a trainer has to know. */
+ * this file is the example of how little a trainer has to know. Under mpirun it is rank 0's part; the
+ * other ranks follow it through site_ranks.h. */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +16,7 @@
 #include "base/os.h"
 #include "beringia.h"
 #include "cli/cli.h"
+#include "cli/site_ranks.h"
 #include "train/train.h"
 
 static const char HELP[] =
@@ -27,9 +28,11 @@ static const char HELP[] =
     "  --name NAME          this site's name in the run; one process at a time\n"
     "  --data DIR           the packed data set\n"
     "  --state DIR          local checkpoints and contributions; keep it from job to job\n"
-    "  --batch N            samples of one optimizer step (default 8)\n"
-    "  --micro-batch N      samples in memory at once (default: the batch)\n"
-    "  --threads N          worker threads (default: the processors of this process)\n"
+    "  --batch N            samples of one optimizer step, over all ranks (default 8)\n"
+    "  --micro-batch N      samples in memory at once, of a rank (default: its part of the batch)\n"
+    "  --threads N          worker threads of a rank (default: the processors of its process)\n"
+    "  --mpi U              auto (default), yes, no: share the batch over the ranks of an MPI job\n"
+    "  --rank-timeout T     longest wait for another rank within a step (default 10m)\n"
     "  --throttle F         compute only this share of the time, 0 < F <= 1 (plays a slower "
     "machine)\n"
     "  --time-limit T       stop in good order after this time: 30m, 11h\n"
@@ -52,7 +55,9 @@ static const char HELP[] =
     "  beringia site --hub http://localhost:8787 --name a --data data/bytes --state site-a\n"
     "  beringia site --hub https://hub.example.org --name lumi --data data/bpe --state "
     "$SCRATCH/run1 \\\n"
-    "      --batch 64 --micro-batch 8 --time-limit 11h30m --token ~/.config/beringia/token\n";
+    "      --batch 64 --micro-batch 8 --time-limit 11h30m --token ~/.config/beringia/token\n"
+    "  srun --mpi=pmix beringia site --hub https://hub.example.org --name lumi --data data/bpe \\\n"
+    "      --state $SCRATCH/run1 --batch 512 --token ~/.config/beringia/token\n";
 
 enum { NONFINITE_MAX = 3 };
 
@@ -60,19 +65,17 @@ struct site_args {
     struct brg_options o;
     uint64_t batch, micro, threads, steps_max;
     double throttle;
-    time_ns time_limit, grace;
+    time_ns time_limit, grace, rank_timeout;
+    enum dp_use mpi;
 };
 
 struct job { /* one training under way */
     const struct site_args *args;
     struct brg_site *site;
-    struct model_config model;
+    struct ranks ranks; /* this one's part, and those of others where there are some */
     struct tensors table;
-    struct trainer *trainer;
     struct brg_run run;
-    struct adamw adamw;
     uint64_t *samples;
-    int32_t *tokens;      /* [batch][T+1] */
     uint64_t counters[1]; /* AdamW's step count */
     uint32_t nonfinite;
     time_ns began, stepping_ns; /* stepping includes the throttle: a slower machine steps slowly */
@@ -104,22 +107,24 @@ static int fail(int status, const char *text) {
 /* ---- Building ------------------------------------------------------------------------------------ */
 
 static enum brg_status trainer_build(struct job *j, struct err *e) {
-    const char *json = brg_model_json(j->site);
-    TRY(model_config_parse(json, strlen(json), "the hub's model", &j->model, e));
-    struct trainer_options o = {.model = &j->model,
-                                .seq_len = (uint32_t)j->run.seq_len,
-                                .batch_max = (uint32_t)j->args->batch,
-                                .micro_batch = (uint32_t)j->args->micro,
-                                .threads = (uint32_t)j->args->threads};
-    TRY(trainer_create(&o, &j->trainer, e));
-    model_tensors(&j->model, &j->table);
-    j->adamw = (struct adamw){.beta1 = j->run.beta1,
-                              .beta2 = j->run.beta2,
-                              .eps = j->run.eps,
-                              .weight_decay = j->run.weight_decay,
-                              .clip = j->run.clip};
+    struct brg_data *data = NULL;
+    struct brg_data_facts facts = {.struct_bytes = sizeof facts};
+    char why[300] = "";
+    struct rank_setup setup = {.seq_len = j->run.seq_len,
+                               .batch = j->args->batch,
+                               .adamw = {.beta1 = j->run.beta1,
+                                         .beta2 = j->run.beta2,
+                                         .eps = j->run.eps,
+                                         .weight_decay = j->run.weight_decay,
+                                         .clip = j->run.clip}};
+    if (brg_data_open(j->args->o.data_dir, 1, &data, why, sizeof why) != BRG_GO ||
+        brg_data_facts(data, &facts) != BRG_GO)
+        return err_set(e, BRG_E_MANIFEST, "%s", why);
+    memcpy(setup.fingerprint.v, facts.fingerprint, sizeof setup.fingerprint.v);
+    brg_data_close(data);
+    TRY(ranks_setup(&j->ranks, &setup, brg_model_json(j->site), e));
+    model_tensors(&j->ranks.model, &j->table);
     j->samples = mem_alloc(j->args->batch, sizeof *j->samples);
-    j->tokens = mem_alloc(j->args->batch * (j->run.seq_len + 1), sizeof *j->tokens);
     return BRG_OK;
 }
 
@@ -130,44 +135,54 @@ static int join(struct job *j) {
         tensors[i].dims = j->table.v[i].dims;
         memcpy(tensors[i].shape, j->table.v[i].shape, sizeof tensors[i].shape);
     }
-    uint64_t P = trainer_parameters(j->trainer);
-    const struct brg_array arrays[] = {{"adamw.m", trainer_m(j->trainer), P},
-                                       {"adamw.v", trainer_v(j->trainer), P}};
+    struct trainer *trainer = j->ranks.trainer;
+    uint64_t P = trainer_parameters(trainer);
+    bool alone = dp_ranks(j->ranks.net) ==
+                 1; /* otherwise the moments lie in parts with the ranks */
+    const struct brg_array arrays[] = {
+        [MOMENT_M] = {"adamw.m", alone ? trainer_m(trainer) : NULL, P},
+        [MOMENT_V] = {"adamw.v", alone ? trainer_v(trainer) : NULL, P}};
     struct brg_trainer t = {.struct_bytes = sizeof t,
                             .tensors = tensors,
                             .tensors_count = j->table.count,
-                            .weights = trainer_theta(j->trainer),
+                            .weights = trainer_theta(trainer),
                             .arrays = arrays,
                             .arrays_count = ARRAY_COUNT(arrays),
                             .counters = j->counters,
-                            .counters_count = ARRAY_COUNT(j->counters)};
+                            .counters_count = ARRAY_COUNT(j->counters),
+                            .move_array = ranks_move,
+                            .move_user = &j->ranks};
     int status = brg_join(j->site, &t, -1);
     if (status != BRG_GO) return status;
-    trainer_steps_set(j->trainer, j->counters[0]);
+    trainer_steps_set(trainer, j->counters[0]);
+    ranks_weights(&j->ranks);
     struct brg_figures f = {.struct_bytes = sizeof f};
     brg_status(j->site, &f);
     printf("site %s: joined, version %" PRIu64 ", %" PRIu64 " global tokens, %" PRIu64
-           " parameters, batch %" PRIu64 " x %" PRIu64 " tokens\n",
-           j->args->o.site_name, f.version, f.global_tokens, P, j->args->batch, j->run.seq_len);
+           " parameters, batch %" PRIu64 " x %" PRIu64 " tokens, %u rank%s\n",
+           j->args->o.site_name, f.version, f.global_tokens, P, j->args->batch, j->run.seq_len,
+           dp_ranks(j->ranks.net), alone ? "" : "s");
     fflush(stdout);
     return BRG_GO;
 }
 
 /* ---- Training ------------------------------------------------------------------------------------ */
 
+static int fill(void *user, uint64_t sample, int32_t *tokens) {
+    return brg_sample(user, sample, tokens);
+}
+
 /* One optimizer step over these samples; then the hub's library is told. */
 static int step(struct job *j, uint64_t count) {
     struct err e = {0};
-    uint64_t width = j->run.seq_len + 1;
-    for (uint64_t i = 0; i < count; i++) {
-        int status = brg_sample(j->site, j->samples[i], j->tokens + i * width);
-        if (status != BRG_GO) return fail(status, "a leased sample is not in the data set");
-    }
-    double norm = 0, loss = trainer_gradient(j->trainer, j->tokens, (uint32_t)count);
-    bool good = isfinite(loss);
-    if (good) good = trainer_update(j->trainer, &j->adamw, brg_lr(j->site), &norm, &e) == BRG_OK;
-    if (good) {
-        j->counters[0] = trainer_steps(j->trainer);
+    struct rank_result result = {0};
+    enum brg_status s =
+        ranks_step(&j->ranks, j->samples, count, brg_lr(j->site), fill, j->site, &result, &e);
+    if (result.stop) brg_drain(j->site); /* some other rank got the signal */
+    double loss = result.loss;
+    if (s != BRG_OK && s != BRG_E_NONFINITE) return fail((int)s, e.text);
+    if (s == BRG_OK) {
+        j->counters[0] = trainer_steps(j->ranks.trainer);
         j->nonfinite = 0;
         j->steps++;
         return brg_step(j->site, count, loss, NULL);
@@ -213,10 +228,13 @@ static int train(struct job *j) {
             if (status == BRG_E_LIMIT) status = BRG_GO; /* logged; its samples come again */
             throttle(j, os_now() - before);
             j->stepping_ns += os_now() - before;
+        } else if (status == BRG_WAIT && ranks_ping(&j->ranks)) {
+            brg_drain(j->site);
         }
         if (status == BRG_GO || status == BRG_WAIT) {
-            int s = brg_sync(j->site, NULL);
+            int changed = 0, s = brg_sync(j->site, &changed);
             if (s != BRG_GO) status = s;
+            if (changed & BRG_CHANGED_WEIGHTS) ranks_weights(&j->ranks);
         }
     }
     /* What was not spent in steps went to waiting for leases, to cuts, rebases and checkpoints. */
@@ -227,23 +245,24 @@ static int train(struct job *j) {
     return status;
 }
 
-static int run(const struct site_args *a) {
-    struct job j = {.args = a, .began = os_now(), .run = {.struct_bytes = sizeof j.run}};
+/* Rank 0, or the only process. */
+static int lead(struct job *j) {
+    const struct site_args *a = j->args;
     char why[600] = "";
     struct err e = {0};
-    int status = brg_open(&a->o, -1, &j.site, why, sizeof why);
+    int status = brg_open(&a->o, -1, &j->site, why, sizeof why);
     if (status == BRG_DRAIN)
         return BRG_GO; /* asked to stop before the hub was there: nothing to hand in */
     if (status != BRG_GO) return fail(status, why);
-    status = brg_run(j.site, &j.run);
-    if (status == BRG_GO) status = (int)trainer_build(&j, &e);
+    status = brg_run(j->site, &j->run);
+    if (status == BRG_GO) status = (int)trainer_build(j, &e);
     if (status != BRG_GO) fail(status, e.text);
     if (status == BRG_GO) {
-        status = join(&j);
-        if (status > 0) fail(status, brg_why(j.site));
+        status = join(j);
+        if (status > 0) fail(status, brg_why(j->site));
     }
-    if (status == BRG_GO) status = train(&j);
-    int closed = brg_close(j.site, a->grace);
+    if (status == BRG_GO) status = train(j);
+    int closed = brg_close(j->site, a->grace); /* saves: the other ranks are still needed */
     if (status <= 0) status = closed;
     if (closed == BRG_FAIL_TIMEOUT)
         fprintf(
@@ -251,10 +270,30 @@ static int run(const struct site_args *a) {
             "beringia site: the last work could not be handed in within the grace; it is in %s, "
             "start again with it\n",
             a->o.state_dir);
-    trainer_destroy(j.trainer);
+    return status;
+}
+
+static int run(const struct site_args *a) {
+    struct err e = {0};
+    struct rank_words words = {.data_dir = a->o.data_dir, .micro = a->micro, .threads = a->threads};
+    struct job j = {.args = a,
+                    .began = os_now(),
+                    .run = {.struct_bytes = sizeof j.run},
+                    .ranks = {.words = &words, .stop = &stop_asked}};
+    if (dp_open(a->mpi, a->rank_timeout, &j.ranks.net, &e) != BRG_OK)
+        return fail((int)e.status, e.text);
+    signals_install(); /* after MPI, which may have handlers of its own */
+    int status;
+    if (dp_rank(j.ranks.net) == 0) {
+        status = lead(&j);
+        ranks_end(&j.ranks, status);
+    } else {
+        status = ranks_follow(&j.ranks);
+    }
+    ranks_fini(&j.ranks);
+    dp_close(j.ranks.net);
     tensors_fini(&j.table);
     mem_free(j.samples);
-    mem_free(j.tokens);
     return status;
 }
 
@@ -278,6 +317,8 @@ enum {
     OPT_TRUST,
     OPT_SEED,
     OPT_LOG_LEVEL,
+    OPT_MPI,
+    OPT_RANK_TIMEOUT,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -298,6 +339,8 @@ static const struct option OPTIONS[] = {
     {"trust-data", no_argument, NULL, OPT_TRUST},
     {"seed", required_argument, NULL, OPT_SEED},
     {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
+    {"mpi", required_argument, NULL, OPT_MPI},
+    {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -337,6 +380,8 @@ static bool take_option(struct site_args *a, int option, const char *value) {
     case OPT_TIMEOUT: return duration(value, &a->o.timeout_ns);
     case OPT_TOKEN: a->o.token_file = value; return true;
     case OPT_STEPS: return count(value, UINT32_MAX, &a->steps_max);
+    case OPT_MPI: return dp_use_parse(value, &a->mpi);
+    case OPT_RANK_TIMEOUT: return duration(value, &a->rank_timeout);
     case OPT_TRUST: a->o.data_trusted = 1; return true;
     case OPT_SEED: return count(value, UINT64_MAX, &a->o.seed);
     case OPT_LOG_LEVEL:
@@ -354,7 +399,10 @@ static int usage(const char *what, const char *value) {
 }
 
 int cmd_site(int argc, char **argv) {
-    struct site_args a = {.batch = 8, .throttle = 1, .grace = 25 * (time_ns)NS_PER_S};
+    struct site_args a = {.batch = 8,
+                          .throttle = 1,
+                          .grace = 25 * (time_ns)NS_PER_S,
+                          .rank_timeout = 600 * (time_ns)NS_PER_S};
     brg_options_init(&a.o);
     int option, index = 0;
     opterr = 0;
@@ -377,7 +425,6 @@ int cmd_site(int argc, char **argv) {
     if (a.micro > a.batch) return usage("--micro-batch is larger than --batch", "");
     a.o.batch_samples = a.batch;
     a.o.cancel = &stop_asked;
-    signals_install();
     guard_off(); /* this process is the library's own: a fault of it wants the core dump */
     return run(&a);
 }

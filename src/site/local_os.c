@@ -21,7 +21,7 @@
 
 #include "site/site_os.h"
 
-enum { READ_BYTES = 1 << 20 };
+enum { READ_BYTES = 1 << 20, MOVE_COUNT = 1 << 20 };
 
 void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]) {
     os_path(out, s->dir, "base/%" PRIu64 ".safetensors", version);
@@ -102,6 +102,18 @@ static void layout(const struct brg_site *s, uint64_t core_bytes, struct tensors
 
 /* ---- Writing ------------------------------------------------------------------------------------ */
 
+static void array_get(const struct brg_site *s, size_t i, float *out) {
+    const struct brg_array *a = &s->arrays[i];
+    if (a->data) {
+        memcpy(out, a->data, a->count * sizeof(float));
+        return;
+    }
+    for (uint64_t at = 0; at < a->count; at += MOVE_COUNT) {
+        uint64_t n = a->count - at < MOVE_COUNT ? a->count - at : MOVE_COUNT;
+        s->move_array(s->move_user, i, at, n, out + at, 0);
+    }
+}
+
 bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
     struct snapshot *k = &s->snap;
     if (k->busy) return false;
@@ -119,8 +131,7 @@ bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
     at += s->elements;
     memcpy(at, s->s, s->elements * sizeof(float));
     at += s->elements;
-    for (size_t i = 0; i < s->arrays_count; at += s->arrays[i].count, i++)
-        memcpy(at, s->arrays[i].data, s->arrays[i].count * sizeof(float));
+    for (size_t i = 0; i < s->arrays_count; at += s->arrays[i].count, i++) array_get(s, i, at);
     for (size_t i = 0; i < s->counters_count; i++) k->counters[i] = s->counters[i];
     buf_reset(&k->core);
     site_save(&s->core, &k->core);
@@ -252,6 +263,19 @@ static enum brg_status verify(const struct brg_site *s, const struct tensors *t,
     return BRG_OK;
 }
 
+static enum brg_status array_put(const struct brg_site *s, size_t i, int fd, uint64_t offset,
+                                 const char *path, struct err *e) {
+    const struct brg_array *a = &s->arrays[i];
+    if (a->data) return os_pread_all(fd, a->data, a->count * 4, offset, path, e);
+    AUTO_FREE float *piece = mem_alloc(MOVE_COUNT, sizeof *piece);
+    for (uint64_t at = 0; at < a->count; at += MOVE_COUNT) {
+        uint64_t n = a->count - at < MOVE_COUNT ? a->count - at : MOVE_COUNT;
+        TRY(os_pread_all(fd, piece, n * 4, offset + 4 * at, path, e));
+        s->move_array(s->move_user, i, at, n, piece, 1);
+    }
+    return BRG_OK;
+}
+
 static enum brg_status restore(struct brg_site *s, const struct tensors *t, int fd,
                                const char *path, struct err *e) {
     const struct tensor *core = tensors_find(t, "core");
@@ -264,7 +288,7 @@ static enum brg_status restore(struct brg_site *s, const struct tensors *t, int 
     TRY(os_pread_all(fd, s->s, s->elements * 4, at, path, e));
     at += s->elements * 4;
     for (size_t i = 0; i < s->arrays_count; at += s->arrays[i].count * 4, i++)
-        TRY(os_pread_all(fd, s->arrays[i].data, s->arrays[i].count * 4, at, path, e));
+        TRY(array_put(s, i, fd, at, path, e));
     uint8_t counters[8 * SITE_COUNTERS_MAX];
     TRY(os_pread_all(fd, counters, 8 * s->counters_count, at, path, e));
     for (size_t i = 0; i < s->counters_count; i++) s->counters[i] = get_le64(counters + 8 * i);

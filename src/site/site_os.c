@@ -228,8 +228,9 @@ static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer
     TRY(table_take(s, t, e));
     for (size_t i = 0; i < t->arrays_count; i++) {
         if (!t->arrays[i].name || strlen(t->arrays[i].name) >= sizeof s->array_names[i] ||
-            !t->arrays[i].data)
-            return err_set(e, BRG_E_USAGE, "array %zu: want a short name and data", i);
+            (!t->arrays[i].data && !t->move_array))
+            return err_set(e, BRG_E_USAGE, "array %zu: want a short name, and data or move_array",
+                           i);
         s->arrays[i] = t->arrays[i];
         snprintf(s->array_names[i], sizeof s->array_names[i], "%s", t->arrays[i].name);
     }
@@ -237,6 +238,8 @@ static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer
     s->counters = t->counters;
     s->counters_count = t->counters_count;
     s->elsewhere = t->weights_elsewhere != 0;
+    s->move_array = t->move_array;
+    s->move_user = t->move_user;
     s->theta = t->weights;
     if (!s->theta) s->theta = s->theta_own = try_mem_alloc(s->elements, sizeof(float));
     s->s = try_mem_alloc(s->elements, sizeof(float));

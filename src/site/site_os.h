@@ -97,6 +97,9 @@ struct brg_site {
     float *theta, *s, *theta_own; /* theta_own: allocated here, or NULL */
     struct brg_array arrays[SITE_ARRAYS_MAX];
     char array_names[SITE_ARRAYS_MAX][64];
+    void (*move_array)(void *user, size_t array, uint64_t at, uint64_t count, float *values,
+                       int into_trainer);
+    void *move_user;
     size_t arrays_count, counters_count;
     uint64_t *counters;
     struct hash base_theta; /* of the version rebased on */
