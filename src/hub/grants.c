@@ -234,6 +234,7 @@ void hub_lease(struct hub *h, uint32_t site, const struct wire_request *q) {
     }
     if (!done) {
         h->starved_at = h->now;
+        h->starved_site = site;
         answer_wait(h, h->s.heartbeat_ns / 2);
     }
     hub_round_fill(h, site, &a->round);
@@ -267,12 +268,12 @@ static uint64_t rest_of(const struct lease *a) {
 }
 
 /* Only while somebody starves and nothing else is there, and only the longest rest of all: half of
- * it. */
+ * it. Where that is the starving site's own (it asks ahead of need), there is nothing to even out. */
 uint64_t hub_wish(const struct hub *h, const struct lease *a) {
     uint64_t low = h->s.lease_samples_min > 0 ? h->s.lease_samples_min : 1;
     if (h->starved_at == TIME_NS_NEVER || h->now - h->starved_at > 2 * h->s.heartbeat_ns)
         return a->count;
-    if (rest_of(a) < 2 * low || hub_work_left(h)) return a->count;
+    if (rest_of(a) < 2 * low || hub_work_left(h) || a->site == h->starved_site) return a->count;
     for (uint32_t s = 1; s <= h->sites_count; s++) {
         for (const struct lease *b = ledger_site_first(h->ledger, s); b; b = b->site_next) {
             if (rest_of(b) > rest_of(a) || (rest_of(b) == rest_of(a) && b->tok < a->tok))

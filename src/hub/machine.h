@@ -86,6 +86,7 @@ struct hub {
     bool started, draining;
     uint32_t waited_for; /* the site that was found last to hold the round open; 0: none */
     time_ns quorum_since, retry_at, starved_at; /* NEVER, or when */
+    uint32_t starved_site;                      /* who found nothing then */
     struct hub_merge *merge;
     uint64_t plans;
     uint64_t records_since_snapshot;

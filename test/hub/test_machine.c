@@ -406,6 +406,24 @@ TEST(hub_a_slow_site_is_asked_to_share_its_rest) {
     kit_close(&k);
 }
 
+TEST(hub_a_site_that_asks_ahead_is_not_asked_to_share_with_itself) {
+    struct kit k;
+    open_small(&k, 64, 1);
+    uint32_t a = kit_join(&k, "alpha", 1);
+    struct wire_lease l = kit_lease(&k, "alpha", a, 1, 64);
+    uint64_t req = 2;
+    for (; kit_view(&k).counts.available > 0; req++) (void)kit_lease(&k, "alpha", a, req, 64);
+    struct wire_request q = kit_request(&k, WIRE_LEASE, "alpha", a);
+    q.req = req;
+    assert_false(kit_send(&k, &q)->u.lease.granted);
+    struct wire_request hb = kit_request(&k, WIRE_HEARTBEAT, "alpha", a);
+    hb.u.heartbeat.hb_seq = 1;
+    hb.u.heartbeat.leases_count = 1;
+    hb.u.heartbeat.leases[0] = (struct wire_progress){l.tok, 2, 6};
+    assert_int_equal(kit_send(&k, &hb)->u.heartbeat.leases[0].verdict, LEASE_KEPT);
+    kit_close(&k);
+}
+
 TEST(hub_poisoned_positions_wait_for_an_operator) {
     struct kit k;
     open_small(&k, 16, 1);
