@@ -182,7 +182,9 @@ BRG_API const char *brg_status_sentence(int status);
 /* Takes the state directory, fetches the run from the hub, and checks that both mean the same data.
  * o is borrowed during the call, o->cancel until brg_close. Gives *out (end with brg_close), untouched on
  * failure, when why (may be NULL) holds a sentence. Waits for a hub that cannot be reached, for up to
- * timeout_ns. CONFIG, BUSY, DATA: a person has to act. NET: no hub within the time. DRAIN: cancelled. */
+ * timeout_ns; where the state directory holds a local checkpoint and the run it is of, a tenth of
+ * o->timeout_ns at most, and then goes on with these. CONFIG, BUSY, DATA: a person has to act. NET: no
+ * hub within the time. DRAIN: cancelled. */
 BRG_API int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **out,
                      char *why, size_t why_bytes);
 /* The model's config.json; borrowed until brg_close. */
@@ -194,7 +196,10 @@ BRG_API int brg_run(const struct brg_site *s,
  * and otherwise loads the newest global weights (arrays and counters then keep what the caller put
  * there). Keeps t's weights, arrays' data and counters until brg_close; they may be changed between
  * brg_take and brg_step only. Waits up to timeout_ns; after TIMEOUT it may be called again with the
- * same arguments. MODEL: the tensors are not the run's. FENCED, REFUSED: see brg_why. */
+ * same arguments. A restored site that no hub lets in within a tenth of options.timeout_ns gets GO: it
+ * trains the samples that it holds, and the library goes on asking (brg_status: joined is 0 until then);
+ * what the hub says later (FENCED, another run) comes from brg_take. MODEL: the tensors are not the
+ * run's. FENCED, REFUSED: see brg_why. */
 BRG_API int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns);
 /* The vector of brg_join; borrowed until brg_close. NULL before brg_join. */
 BRG_API float *brg_weights(struct brg_site *s); /* the vector of brg_join */

@@ -80,7 +80,10 @@
     X(CUT_ALL, "all sites cut")                                                                    \
     X(CLOCK_JUMP, "clock jump")                                                                    \
     X(VERY_SLOW, "message late by minutes")                                                        \
-    X(OUTCOME_UNKNOWN, "outcome asked and not known")
+    X(OUTCOME_UNKNOWN, "outcome asked and not known")                                              \
+    X(ALONE, "restored site trains before the hub lets it in")                                     \
+    X(ALONE_KEPT, "work done alone stays")                                                         \
+    X(ALONE_LOST, "work done alone thrown away at the JOIN")
 
 enum sim_mark {
 #define X(name, text) MARK_##name,

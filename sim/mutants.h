@@ -50,7 +50,10 @@
     X(HB_SEQ_IGNORED, 1, "late heartbeats count")                                                  \
     X(RESUME_KEEPS_ALL, 0, "a JOIN keeps leases that its site does not have")                      \
     X(SHRINK_NOT_KEPT, 1, "a site says SHRINK_OK and trains on")                                   \
-    X(LEASE_NOT_REPEATED, 1, "a LEASE that comes again gets another lease")
+    X(LEASE_NOT_REPEATED, 1, "a LEASE that comes again gets another lease")                        \
+    X(ALONE_KEEPS_LOST, 0, "work done alone on a lease of somebody else stays in the weights")     \
+    X(ALONE_SILENT, 0, "a site that trains alone does not ask to be let in")                       \
+    X(ALONE_CUTS, 0, "a site that trains alone cuts contributions")
 
 enum mutant {
     MUTANT_NONE,

@@ -259,6 +259,7 @@ static void take(struct sim *m, struct sim_proc *p) {
         uint64_t n = site_take(&p->core, m->w.batch, p->batch[p->batches]);
         if (n == 0) break;
         p->batch_count[p->batches++] = n;
+        if (p->core.alone) MARK(m, ALONE);
         tick(m, p);
         if (!p->alive || p->core.state >= SITE_GONE) return;
     }
@@ -306,6 +307,7 @@ static struct site_settings settings_of(struct sim *m, const struct sim_proc *p)
                                 .retry_max_ns = 8 * (time_ns)NS_PER_S,
                                 .answer_ns = 3 * (time_ns)NS_PER_S,
                                 .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001}};
+    set.alone_ns = sim_seconds((double)(set.seed >> 40) * 0x1p-24 * 3);
     if (p->foreign) set.fingerprint.v[5] ^= 1;
     memcpy(set.name, p->name, sizeof set.name);
     return set;
@@ -333,6 +335,7 @@ void site_proc_start(struct sim *m, struct sim_proc *p, uint32_t site) {
     p->clock =
         (struct sim_clock){.t0 = m->now, .local0 = sim_seconds(500 * sim_unit(m)), .rate = rate};
     p->step_s = 0.05 + 0.4 * sim_unit(m);
+    /* site_os.c, run_known: it starts with what the last process was told, hub or no hub. */
     bool resumed = save_restore(m, p);
     SAY(m, "%s/%u starts%s", p->name, p->index, resumed ? " from its local checkpoint" : "");
     site_proc_event(m, p, &(struct site_event){.kind = SITE_START});
@@ -382,7 +385,13 @@ static void on_answer(struct sim *m, struct sim_proc *p, const struct sim_event 
     ev.u.answer = &x->u.a;
     promise_break(m, p, &x->u.a);
     give_back(m, p);
+    bool alone = p->core.alone;
     site_proc_event(m, p, &ev);
+    if (!alone || p->core.alone || p->core.seg.samples == 0) return;
+    if (p->core.reset_due)
+        MARK(m, ALONE_LOST);
+    else
+        MARK(m, ALONE_KEPT);
 }
 
 void site_on_event(struct sim *m, struct sim_proc *p, const struct sim_event *e) {

@@ -7,6 +7,10 @@
  *   SYNCING, ACTIVE, LEAVING --UNKNOWN_SITE--> ASKING
  *   any but GONE --FENCED, MISMATCH, BAD, KEY_REUSED--> STOPPED
  *
+ * A site that was restored and finds no hub is ALONE (a flag, not a state: it goes on asking): it trains
+ * the samples of the leases in its local checkpoint. Whether they are its own still is not known; the
+ * JOIN tells, and what went to somebody else meanwhile is thrown away with a reset, as after any cut.
+ *
  * A contribution:  CUT -> UPLOAD -> COMMIT -> STAGED -> MERGED -> (rebased on, forgotten)
  *                                     |          |
  *                                     +--> FAILED <+ -> (weights reset, forgotten)
@@ -21,6 +25,7 @@
  *   (T5) a rebase to v happens only when it is known, for every own contribution, whether v contains
  *        it.
  *   (T6) while a reset is due nothing is cut and nothing is rebased: rejected work can not leave.
+ *   (T7) work done alone leaves only after a JOIN of this process: nothing is cut without a fence (inc).
  *
  * Time-outs and losses only ever lead to a repeat of the same request under the same number; the
  * hub answers a repeat as it answered the first. Only an answer changes anything here. */
@@ -30,6 +35,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/mutant.h"
 
 const char *site_state_name(enum site_state s) {
     static const char *const names[] = {"new",    "asking",  "joining", "syncing",
@@ -70,6 +77,7 @@ void site_init(struct site_core *c, const struct site_settings *s, const struct 
     c->round.steps_target = s->steps_target;
     c->heartbeat_ms = 10000;
     c->ttl_ms = 120000;
+    c->alone_at = TIME_NS_NEVER;
 }
 
 /* ---- Moves ------------------------------------------------------------------------------------ */
@@ -401,7 +409,8 @@ static void transfers_next(struct site_core *c, time_ns now, struct site_out *ou
 }
 
 static void emit(struct site_core *c, time_ns now, struct site_out *out) {
-    if (!c->control.busy && now >= c->control_at && control_next(c, now, &out->notes)) {
+    bool silent = c->alone && MUTANT(ALONE_SILENT);
+    if (!c->control.busy && now >= c->control_at && !silent && control_next(c, now, &out->notes)) {
         out->has_control = true;
         out->control_id = c->control.id;
         out->control = c->control.request;
@@ -423,6 +432,7 @@ time_ns site_expiry(const struct site_core *c) {
     else
         SOONER(c->control_at > c->lease_at || c->state != SITE_ACTIVE ? c->control_at
                                                                       : c->lease_at);
+    if (c->inc == 0 && !c->alone) SOONER(c->alone_at);
     if (joined(c)) SOONER(c->beat.busy ? c->beat.deadline : c->beat_at);
     if (c->deltas_count > 0 && asks_often(c)) SOONER(c->ask_at);
     if (!c->uploading) SOONER(c->upload_at);
@@ -488,7 +498,9 @@ static void handle(struct site_core *c, time_ns now, const struct site_event *ev
     switch (ev->kind) {
     case SITE_TICK: break;
     case SITE_START:
-        if (c->state == SITE_NEW) core_rejoin(c, now, notes);
+        if (c->state != SITE_NEW) break;
+        if (c->loaded) c->alone_at = now + c->set.alone_ns;
+        core_rejoin(c, now, notes);
         break;
     case SITE_ANSWER:
         if (!c->control.busy || ev->id != c->control.id || c->state >= SITE_GONE) break;
@@ -527,7 +539,19 @@ static void handle(struct site_core *c, time_ns now, const struct site_event *ev
     }
 }
 
+/* No hub for a restored site: it trains on with what it holds, and goes on asking. */
+static void alone_begin(struct site_core *c, time_ns now, struct buf *notes) {
+    if (c->inc != 0 || c->alone || !c->loaded || c->alone_at == TIME_NS_NEVER) return;
+    if (now < c->alone_at && !c->offline) return;
+    c->alone = true;
+    core_note(notes,
+              "lvl=warn ev=alone version=%" PRIu64 " samples_left=%" PRIu64
+              " text=\"the hub did not let this site in yet; training the samples that it holds\"",
+              c->base, site_available(c));
+}
+
 static void timers(struct site_core *c, time_ns now, struct site_out *out) {
+    alone_begin(c, now, &out->notes);
     struct site_slot *s = &c->control;
     if (s->busy && !s->lost && now >= s->deadline) on_lost(c, now, &out->notes);
     if (c->beat.busy && now >= c->beat.deadline) {

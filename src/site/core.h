@@ -40,6 +40,7 @@ struct site_settings {
     time_ns retry_min_ns, retry_max_ns;
     time_ns
         answer_ns; /* a request without an answer counts as lost; TIME_NS_NEVER: the shore tells */
+    time_ns alone_ns; /* a restored site that was not let in for so long trains alone; 0: at once */
     struct schedule schedule;
     uint64_t warmup_steps; /* of a cold joiner: a local ramp over so many steps */
 };
@@ -119,6 +120,8 @@ struct site_core {
     uint64_t req, version_seen, id_last;
     struct hash theta_seen; /* of version_seen; zero: not known */
     bool offline, held, draining, closing, complete;
+    bool alone; /* restored, trains what it holds; no JOIN of this process was answered yet */
+    time_ns alone_at;
     uint32_t failures;
     struct wire_round round;
 

@@ -124,7 +124,11 @@ static void join_leases(struct site_core *c, const struct wire_join_answer *a, s
             core_lease_drop(c, l, "given back", notes);
         } else if (!v || v->verdict == LEASE_GONE || v->keep < l->taken) {
             if (l->cut > 0) continue; /* the question above decides */
+            uint64_t worked = l->done;
             core_lease_drop(c, l, "the hub gave it to somebody else", notes);
+            if (!MUTANT(ALONE_KEEPS_LOST) || !c->alone) continue;
+            c->seg.samples -= worked;
+            c->reset_due = false;
         } else if (v->keep < l->w.count) {
             core_lease_trim(l, v->keep);
         }
@@ -138,6 +142,8 @@ static void on_join(struct site_core *c, time_ns now, const struct wire_join_ans
     c->heartbeat_ms = a->heartbeat_ms > 0 ? a->heartbeat_ms : c->heartbeat_ms;
     c->beat_at = now;
     c->rate_at = now;
+    c->rate_steps = c->rate_samples = 0; /* what was done before says nothing about now */
+    c->rate_loss_sum = 0;
     c->hb_seq = 0;
     c->held = false;
     c->dry = false;
@@ -146,6 +152,7 @@ static void on_join(struct site_core *c, time_ns now, const struct wire_join_ans
               a->inc, a->round.head, c->loaded ? c->base : a->round.head, a->leases_count);
     round_take(c, &a->round, true, notes);
     join_leases(c, a, notes);
+    c->alone = false;
     if (c->loaded && a->round.head < c->base)
         site_forget(c, "the hub went back to an older version", notes);
     core_move(c, c->loaded ? SITE_ACTIVE : SITE_SYNCING, notes);

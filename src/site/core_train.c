@@ -39,7 +39,7 @@ static struct site_position position_at(const struct wire_lease *w, uint64_t ind
 }
 
 uint64_t site_take(struct site_core *c, uint64_t n, struct site_position *out) {
-    if (c->inc == 0) return 0; /* S7: the hub's word about the extents comes first */
+    if (c->inc == 0 && !c->alone) return 0; /* S7: the hub's word about the extents comes first */
     if (!c->loaded || c->draining || c->state >= SITE_LEAVING || c->complete) return 0;
     if (c->reset_due) return 0; /* what was taken now would be thrown away */
     uint64_t there = site_available(c);
@@ -167,7 +167,8 @@ static bool cut_due(const struct site_core *c) {
     for (uint32_t i = 0; i < c->deltas_count; i++)
         if (c->deltas[i].state < PENDING_STAGED) return false;
     uint64_t behind = c->round.head > c->base ? c->round.head - c->base : 0;
-    if (c->complete || c->state != SITE_ACTIVE) return false;
+    bool member = c->state == SITE_ACTIVE || (c->alone && MUTANT(ALONE_CUTS));
+    if (c->complete || !member) return false;
     if (c->draining) return behind <= 1 || c->offline;
     if (c->deltas_count >= c->set.pending_max) return false;
     bool full = share_done(c) || starved(c) || g->skips_count > WIRE_SKIPS_MAX / 2;
@@ -295,6 +296,7 @@ static void cut_leases(struct site_core *c, struct wire_commit *m) {
 
 const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
     CHECK(!c->reset_due); /* T6 */
+    CHECK(c->inc != 0);   /* T7 */
     CHECK(c->deltas_count < SITE_PENDING_MAX);
     struct site_delta *d = &c->deltas[c->deltas_count++];
     memset(d, 0, sizeof *d);

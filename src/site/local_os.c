@@ -2,6 +2,7 @@
 /* local_os.c - the state directory of a site.
  *
  *   lock                        one process at a time
+ *   run.json                    what the hub said of the run, for a start while it is away
  *   checkpoint.safetensors      the local checkpoint (S2): weights, subtraction base, the optimizer's
  *                               arrays, and the core's state, in one file that is renamed into place
  *   outbox/<did>.delta          contributions that are not rebased on yet
@@ -76,6 +77,51 @@ enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bo
     }
     checkpoint_fini(&c);
     return status;
+}
+
+/* ---- The run ------------------------------------------------------------------------------------- */
+
+enum { RUN_BYTES_MAX = 64 * 1024 };
+
+void local_run_write(const struct brg_site *s) {
+    char path[OS_PATH_MAX];
+    struct err e = {0};
+    AUTO_BUF struct buf now = {.bytes_max = RUN_BYTES_MAX};
+    AUTO_BUF struct buf kept = {.bytes_max = RUN_BYTES_MAX};
+    os_path(path, s->dir, "run.json");
+    wire_run_encode(&s->run, &now);
+    bool same = os_exists(path) && os_read_file(path, RUN_BYTES_MAX, &kept, &e) == BRG_OK &&
+                kept.bytes_count == now.bytes_count &&
+                memcmp(kept.data, now.data, now.bytes_count) == 0;
+    if (same) return;
+    /* Without it the next start waits for the hub, and nothing else: no reason to stop. */
+    if (os_write_file_atomic(path, now.data, now.bytes_count, &e) != BRG_OK)
+        log_line(LOG_WARN, "site", "run_not_kept", "text=\"%s\"", e.text);
+}
+
+/* Of the header alone; brg_join looks at the rest, before anything is trained. */
+static enum brg_status checkpoint_of_run(const struct brg_site *s, struct err *e) {
+    char path[OS_PATH_MAX], have[64] = "", want[ID_HEX_BYTES];
+    os_path(path, s->dir, "checkpoint.safetensors");
+    if (!os_exists(path)) return err_set(e, BRG_E_MISSING, "%s: no local checkpoint", path);
+    struct tensors t = {0};
+    enum brg_status status = tensors_read(path, &t, e);
+    if (status == BRG_OK) tensors_meta_get(&t, "run", have, sizeof have);
+    tensors_fini(&t);
+    id_hex(&s->run.run, want);
+    if (status == BRG_OK && strcmp(have, want) != 0)
+        status = err_set(e, BRG_E_CHECKPOINT, "%s: of another run than run.json", path);
+    return status;
+}
+
+enum brg_status local_run_read(struct brg_site *s, struct err *e) {
+    char path[OS_PATH_MAX];
+    os_path(path, s->dir, "run.json");
+    if (!os_exists(path)) return err_set(e, BRG_E_MISSING, "%s: not there", path);
+    AUTO_BUF struct buf b = {.bytes_max = RUN_BYTES_MAX};
+    TRY(os_read_file(path, RUN_BYTES_MAX, &b, e));
+    TRY(wire_run_decode(b.data, b.bytes_count, &s->run, e));
+    return checkpoint_of_run(s, e);
 }
 
 /* ---- The local checkpoint: layout --------------------------------------------------------------- */

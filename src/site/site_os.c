@@ -71,9 +71,38 @@ static enum brg_status dirs_make(struct brg_site *s, struct err *e) {
     return BRG_OK;
 }
 
+/* How long a start waits for the hub where the state directory would do as well. */
+static time_ns patience(const struct brg_site *s) {
+    return s->timeout_ns / 10;
+}
+
+/* One short try; without an answer, what the last process of this site was told, where it left a
+ * checkpoint of that run: so a job that starts while the hub is away trains on. False: neither. */
+static bool run_known(struct brg_site *s) {
+    struct err e = {0}, why = {0};
+    struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = patience(s)};
+    struct client *c;
+    struct wire_run *asked = mem_alloc(1, sizeof *asked);
+    bool known = local_run_read(s, &why) == BRG_OK;
+    if (known && client_open(&o, &c, &e) == BRG_OK) {
+        enum brg_status status = client_run(c, asked, &e);
+        client_close(c);
+        s->hub_away = status_class(status) == BRG_CLASS_RETRY && status != BRG_OK;
+        known = status == BRG_OK || s->hub_away;
+        if (status == BRG_OK) s->run = *asked;
+    }
+    mem_free(asked);
+    if (known && s->hub_away)
+        log_line(LOG_WARN, "site", "hub_unreachable",
+                 "text=\"%s\" remedy=\"going on with the run and the leases in %s\"", e.text,
+                 s->dir);
+    return known;
+}
+
 /* Tries until the hub answers; says once that it does not. */
 static enum brg_status run_fetch(struct brg_site *s, time_ns until, struct err *e) {
     struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = s->timeout_ns};
+    if (run_known(s)) return BRG_OK;
     struct client *c;
     TRY(client_open(&o, &c, e));
     enum brg_status status;
@@ -164,6 +193,7 @@ int call_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site *
     if (status == BRG_OK) status = dirs_make(s, &e);
     if (status == BRG_OK) status = run_fetch(s, until, &e);
     if (status == BRG_OK) status = data_check(s, o, &e);
+    if (status == BRG_OK && !s->hub_away) local_run_write(s);
     int result = status != BRG_OK && site_cancelled(s) ? BRG_DRAIN : (int)status;
     if (result == BRG_GO) {
         *out = s;
@@ -265,6 +295,7 @@ static void core_begin(struct brg_site *s) {
                                 .retry_min_ns = 250 * (time_ns)NS_PER_MS,
                                 .retry_max_ns = s->timeout_ns,
                                 .answer_ns = TIME_NS_NEVER,
+                                .alone_ns = s->hub_away ? 0 : patience(s),
                                 .warmup_steps = s->warmup_steps,
                                 .schedule = {.kind = (enum schedule_kind)r->schedule,
                                              .lr = r->lr,
@@ -372,7 +403,7 @@ int call_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_n
             site_notes(s, &s->out.notes);
             site_tick(s);
         }
-        if (s->core.state == SITE_ACTIVE && s->core.loaded)
+        if (s->core.loaded && (s->core.state == SITE_ACTIVE || s->core.alone))
             result = BRG_GO;
         else if (s->core.complete)
             result = BRG_COMPLETE;
@@ -389,9 +420,17 @@ int call_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_n
 
 /* ---- Close --------------------------------------------------------------------------------------- */
 
+static void save_now(struct brg_site *s) {
+    if (s->snap.busy || !s->core.loaded || s->core.reset_due) return;
+    struct write_job *job = mem_alloc(1, sizeof *job);
+    if (!local_checkpoint_begin(s, job)) mem_free(job);
+}
+
 /* Hands in, waits, leaves. True: nothing is left that only this directory knows. */
 static bool close_politely(struct brg_site *s, time_ns until) {
     struct err e = {0};
+    /* What was trained alone cannot be handed in yet, and the patience of a batch system is short. */
+    if (s->core.alone && s->changes != s->changes_saved) save_now(s);
     site_event(s, &(struct site_event){.kind = SITE_CLOSE});
     for (;;) {
         int changed = 0;
@@ -403,14 +442,10 @@ static bool close_politely(struct brg_site *s, time_ns until) {
                 log_line(LOG_ERROR, "site", "handing_in_failed", "text=\"%s\"", e.text);
             more = s->changes != before;
             site_notes(s, &s->out.notes);
-            if (changed & BRG_CHANGED_HANDED_IN &&
-                !s->snap.busy) { /* before the network may fail */
-                struct write_job *job = mem_alloc(1, sizeof *job);
-                if (!local_checkpoint_begin(s, job)) mem_free(job);
-            }
+            if (changed & BRG_CHANGED_HANDED_IN) save_now(s); /* before the network may fail */
             site_tick(s);
         }
-        bool unborn = s->core.inc == 0 && s->core.deltas_count == 0;
+        bool unborn = s->core.inc == 0 && s->core.deltas_count == 0 && s->core.seg.samples == 0;
         if (s->core.state >= SITE_GONE || unborn) return s->core.state != SITE_STOPPED;
         if (os_now() >= until) return false;
         if (!more) site_nap(s, until);

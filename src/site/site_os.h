@@ -91,6 +91,7 @@ struct brg_site {
     bool joined_once; /* brg_join got as far as the threads */
     bool joined;      /* brg_join said GO */
     bool elsewhere;   /* theta is only a stage: see brg_due */
+    bool hub_away;    /* opened with what the last process was told */
     struct tensors table;
     struct hash tensors_hash;
     uint64_t elements;
@@ -137,6 +138,9 @@ void site_writer_drain(
     struct brg_site *s); /* lock held: waits until the writer has nothing to do */
 
 /* local_os.c: files of the state directory */
+void local_run_write(const struct brg_site *s); /* s->run, for a start while the hub is away */
+/* Into s->run, for what the checkpoint here is of; any failure: this start needs the hub. */
+enum brg_status local_run_read(struct brg_site *s, struct err *e) MUST_USE;
 void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]);
 void local_delta_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]);
 /* The checkpoint of `version` is whole and of this run; its tokens and theta's hash. */

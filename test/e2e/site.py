@@ -85,7 +85,9 @@ def merged(c, share):
 
 # ---- scenarios -----------------------------------------------------------------------------------------------
 def site_e2e_two_sites_train_an_epoch():
-    c = begin("two", {"a": WORDS, "b": WORDS + ["--throttle", 0.4]})
+    # A machine that stands still for three seconds lets a lease lapse, and one that is slow for two rounds makes a
+    # contribution too old: both reset weights, and rightly. Here neither has a time limit that a busy machine reaches.
+    c = begin("two", {"a": WORDS, "b": WORDS + ["--throttle", 0.4]}, {"lease.ttl": "2m", "outer.grace": "2m"})
     c.start_hub()
     c.start_site("a")
     c.start_site("b")
@@ -189,6 +191,35 @@ def site_e2e_hub_away_and_back():
     log = log_of(c, "a")
     want("ev=hub_unreachable" in log and "ev=hub_back" in log, "the log does not tell that the hub was away")
     want(log.count("ev=hub_unreachable") <= 6, "the log tells it too often")
+    return c
+
+
+def site_T7_e2e_started_again_while_the_hub_is_away():
+    # The lease of a site that is killed with its hub away is its own still, and time to train it is there. A long TTL: what
+    # must be kept is not to hang on how fast this machine is.
+    c = begin("alone", {"a": SLOW + ["--grace", "4s"]}, {"lease.ttl": "2m"})
+    c.start_hub()
+    c.start_site("a")
+    merged(c, 0.2)
+    time.sleep(0.5)
+    c.kill_hub()
+    c.stop_site("a", signal.SIGKILL)
+    before = log_of(c, "a")
+    c.start_site("a")
+    wait_for("the site to train alone", lambda: "ev=alone" in log_of(c, "a")[len(before):], 30)
+    log = log_of(c, "a")[len(before):]
+    left = int(re.search(r"ev=alone .*samples_left=(\d+)", log)[1])
+    want(left > 0, "it had no samples left: nothing is shown")
+    had = int(re.search(r"ev=restored .*segment_steps=(\d+)", log)[1])
+    time.sleep(1)
+    want(c.stop_site("a", signal.SIGTERM) in (0, 26), "a stop while the hub is away is no failure")  # saves first
+    c.start_site("a")
+    wait_for("it to go on", lambda: log_of(c, "a").count("ev=restored") >= 2, 30)
+    now = int(re.findall(r"ev=restored .*segment_steps=(\d+)", log_of(c, "a"))[-1])
+    want(now > had, f"alone it got from {had} to {now} steps")
+    c.start_hub()
+    finish(c)
+    want("weights_reset" not in log_of(c, "a"), "what was trained alone was thrown away")
     return c
 
 

@@ -41,6 +41,7 @@ static struct site_settings settings(void) {
                               .retry_min_ns = NS_PER_S,
                               .retry_max_ns = 8 * (time_ns)NS_PER_S,
                               .answer_ns = TIME_NS_NEVER,
+                              .alone_ns = 3 * (time_ns)NS_PER_S,
                               .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.5}};
     return s;
 }

@@ -372,6 +372,7 @@ static void member_start(struct world *w, uint32_t slot) {
                                 .retry_min_ns = NS_PER_S / 4,
                                 .retry_max_ns = 8 * (time_ns)NS_PER_S,
                                 .answer_ns = 2 * (time_ns)NS_PER_S,
+                                .alone_ns = NS_PER_S / 2,
                                 .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001}};
     memcpy(set.name, m->name, sizeof set.name);
     struct id128 boot;
