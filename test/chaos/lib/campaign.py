@@ -10,6 +10,7 @@ import sys
 import time
 
 import checks
+import losses
 from nemeses import USUAL, Storm
 from world import Broken, Site, World, now
 
@@ -111,6 +112,7 @@ class Campaign:
             if s.ended() not in (0, 26) and not (newborn and s.ended() == -signal.SIGTERM):
                 w.break_(f"SIGTERM ended site {s.name} with {s.ended()}")
         self.available = sum(s.available(since, end) for s in w.sites)
+        self.storm_time = since, end
         w.wait("what is staged to be merged", lambda: (w.status() or {"staged_deltas": 1})["staged_deltas"] == 0, 30)
         self.kept = self.merged() - self.trained_before
 
@@ -165,6 +167,12 @@ class Campaign:
 
     def useful(self):
         return self.kept / (self.speed * self.available) if self.speed and self.available else 0.0
+
+    def losses(self):
+        if self.a.trainer != "counting" or not self.speed:
+            return []
+        path = os.path.join(self.w.out, "acts.jsonl")
+        return losses.tell(self.w.sites, path, *self.storm_time, self.speed, self.a.batch, self.available)
 
     def figures(self, seconds):
         w, f, b = self.w, self.findings, self.book

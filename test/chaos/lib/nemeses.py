@@ -453,6 +453,7 @@ class Storm:
         except StopIteration:
             owner.busy = False
             self.running.remove(entry)
+            self.w.note("over", site=None if owner is self.w.hub else owner.name)
 
     def begin(self):
         w = self.w

@@ -66,6 +66,7 @@ class Process:
         self.world, self.name, self.log = world, name, log
         self.child = None
         self.lives = []  # [start, end or None, seconds stopped]
+        self.stops = []  # (begin, end) of each SIGSTOP
         self.stopped_at = None
 
     def start(self, words, env):
@@ -88,6 +89,7 @@ class Process:
     def go_on_book(self):
         if self.stopped_at is not None:
             self.lives[-1][2] += now() - self.stopped_at
+            self.stops.append((self.stopped_at, now()))
             self.stopped_at = None
 
     def signal(self, number):
