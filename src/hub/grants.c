@@ -9,6 +9,9 @@
  * Why lapsed leases are taken so late: a site that was cut off often comes back, and then its work
  * counts; a lease that nobody needs does no harm.
  *
+ * What a site asks for ahead of need, to train through an outage of the hub, it is given only while it
+ * does not hold more than its share by that: near the end of an epoch the others need it.
+ *
  * Sizes: what the site wants, between the two limits; near the end of an epoch at most
  * remaining / (2 * sites), so that the last one to finish does not hold much (guided
  * self-scheduling). */
@@ -170,6 +173,17 @@ static bool grant_available(struct hub *h, uint32_t site, uint64_t want, uint64_
     return false;
 }
 
+/* Of what is left to give, half is for those who run dry and for those who come yet. */
+static bool holds_its_share(const struct hub *h, uint32_t site, uint64_t want) {
+    uint32_t first = hub_epoch_first(h);
+    uint64_t held = 0, sites = hub_sites_live_ready(h), left = h->s.positions;
+    for (const struct lease *a = ledger_site_first(h->ledger, site); a; a = a->site_next)
+        held += a->count - a->read_ahead;
+    if (first < ledger_epochs(h->ledger)) left = ledger_count(h->ledger, first, EXTENT_AVAILABLE);
+    uint64_t share = left / (2 * (sites > 0 ? sites : 1));
+    return held >= share || want > share - held;
+}
+
 /* Answers a request that was answered before; false: it is new. */
 static bool lease_again(struct hub *h, uint32_t site, uint64_t req) {
     if (req > h->sites[site].req_last || MUTANT(LEASE_NOT_REPEATED)) return false;
@@ -221,8 +235,12 @@ void hub_lease(struct hub *h, uint32_t site, const struct wire_request *q) {
         hub_refuse(h, WIRE_BAD, "requests are numbered from 1");
         return;
     }
-    bool done = lease_again(h, site, q->req) || lease_refused(h, site, q->u.lease.base) ||
-                grant_available(h, site, want, q->req);
+    bool done = lease_again(h, site, q->req) || lease_refused(h, site, q->u.lease.base);
+    if (!done && q->u.lease.ahead && holds_its_share(h, site, want)) {
+        answer_wait(h, 2 * h->s.heartbeat_ns);
+        done = true;
+    }
+    if (!done) done = grant_available(h, site, want, q->req);
     while (!done) {
         struct lease *l = lapsed_oldest(h);
         if (!l) break;

@@ -162,16 +162,27 @@ void core_rejoin(struct site_core *c, time_ns now, struct buf *notes) {
     core_move(c, SITE_ASKING, notes);
 }
 
-static bool lease_wanted(const struct site_core *c, time_ns now) {
-    if (c->state != SITE_ACTIVE || c->draining || c->round.drain || c->complete) return false;
-    if (c->reset_due || now < c->lease_at) return false; /* first the weights, then more work */
-    uint32_t held = c->leases_count, fresh = 0;
-    for (uint32_t i = 0; i < c->deltas_count; i++)
-        if (c->deltas[i].state < PENDING_STAGED) held += c->deltas[i].c.parts_count;
+/* In rounds: what a site needs at hand, and what it leases ahead of need, so that an outage of so long
+ * costs nothing. What a site that dies holds goes to others after its time. */
+enum { ROUNDS_NEEDED = 2, ROUNDS_AHEAD = 3 };
+
+static bool lease_low(const struct site_core *c) {
+    uint32_t fresh = 0;
     for (uint32_t i = 0; i < c->leases_count; i++)
         fresh += c->leases[i].taken < c->leases[i].w.count;
-    if (held >= WIRE_LEASES_MAX) return false;
-    return fresh < 2 || site_available(c) < 2 * c->round.steps_target * c->set.batch;
+    return fresh < 2 || site_available(c) < ROUNDS_NEEDED * c->round.steps_target * c->set.batch;
+}
+
+static bool lease_wanted(const struct site_core *c, time_ns now) {
+    if (c->state != SITE_ACTIVE || c->draining || c->round.drain || c->complete) return false;
+    if (c->reset_due) return false; /* first the weights, then more work */
+    uint32_t held = c->leases_count;
+    for (uint32_t i = 0; i < c->deltas_count; i++)
+        if (c->deltas[i].state < PENDING_STAGED) held += c->deltas[i].c.parts_count;
+    if (held >= WIRE_LEASES_MAX || now < c->lease_at) return false;
+    if (lease_low(c)) return true;
+    return now >= c->ahead_at &&
+           site_available(c) < ROUNDS_AHEAD * c->round.steps_target * c->set.batch;
 }
 
 static uint64_t lease_want(const struct site_core *c) {
@@ -290,6 +301,7 @@ static bool next_member(struct site_core *c, time_ns now, struct buf *notes) {
     struct wire_request *r = request_begin(c, now, WIRE_LEASE);
     r->u.lease.want = lease_want(c);
     r->u.lease.base = c->base;
+    r->u.lease.ahead = !lease_low(c);
     return true;
 }
 
@@ -433,6 +445,7 @@ time_ns site_expiry(const struct site_core *c) {
         SOONER(c->control_at > c->lease_at || c->state != SITE_ACTIVE ? c->control_at
                                                                       : c->lease_at);
     if (c->inc == 0 && !c->alone) SOONER(c->alone_at);
+    if (!c->control.busy) SOONER(c->ahead_at);
     if (joined(c)) SOONER(c->beat.busy ? c->beat.deadline : c->beat_at);
     if (c->deltas_count > 0 && asks_often(c)) SOONER(c->ask_at);
     if (!c->uploading) SOONER(c->upload_at);

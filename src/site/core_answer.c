@@ -147,7 +147,7 @@ static void on_join(struct site_core *c, time_ns now, const struct wire_join_ans
     c->hb_seq = 0;
     c->held = false;
     c->dry = false;
-    c->lease_at = now;
+    c->lease_at = c->ahead_at = now;
     core_note(notes, "lvl=info ev=joined inc=%u head=%" PRIu64 " base=%" PRIu64 " leases_kept=%u",
               a->inc, a->round.head, c->loaded ? c->base : a->round.head, a->leases_count);
     round_take(c, &a->round, true, notes);
@@ -283,8 +283,12 @@ static void on_lease(struct site_core *c, time_ns now, const struct wire_lease_a
                      struct buf *notes) {
     round_take(c, &a->round, false, notes);
     if (!a->granted) {
+        time_ns again = now + (time_ns)(a->wait_ms > 50 ? a->wait_ms : 50) * NS_PER_MS;
+        c->ahead_at = again;
+        if (c->control.request.u.lease.ahead)
+            return; /* others need it; what is needed may be there */
         c->dry = true;
-        c->lease_at = now + (time_ns)(a->wait_ms > 50 ? a->wait_ms : 50) * NS_PER_MS;
+        c->lease_at = again;
         return;
     }
     lease_of_lost_hub(c, &a->lease, notes);

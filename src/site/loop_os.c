@@ -103,15 +103,20 @@ int call_step(struct brg_site *s, uint64_t count, double loss, const char *skipp
 
 /* ---- Sync ---------------------------------------------------------------------------------------- */
 
-static bool checkpoint_due(const struct brg_site *s, bool changed) {
+/* With each contribution too: a process that began with an older one would find that what it holds was
+ * handed in since, and throw away what it did meanwhile. */
+static bool checkpoint_due(const struct brg_site *s, bool changed, bool cut) {
     time_ns age = os_now() - s->saved_at;
     bool first = s->changes_saved == 0 && s->changes > 0;
     bool due = age >= s->checkpoint_every_ns && s->changes != s->changes_saved;
-    return (due || (first && changed)) && !s->snap.busy;
+    return (due || cut || (first && changed)) && !s->snap.busy;
 }
 
 static void checkpoint_maybe(struct brg_site *s, int changed) {
-    if (s->elsewhere ? !(s->due & BRG_DUE_CHECKPOINT) : !checkpoint_due(s, changed != 0)) return;
+    bool cut = (changed & BRG_CHANGED_HANDED_IN) != 0;
+    bool due = s->elsewhere ? (s->due & BRG_DUE_CHECKPOINT) != 0
+                            : checkpoint_due(s, changed != 0, cut);
+    if (!due) return;
     if (!s->core.loaded || s->core.reset_due) return;
     struct write_job *job = mem_alloc(1, sizeof *job);
     if (!local_checkpoint_begin(s, job)) mem_free(job);
@@ -120,9 +125,11 @@ static void checkpoint_maybe(struct brg_site *s, int changed) {
 int call_due(struct brg_site *s, int *out_due) {
     int due = 0;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    if (site_duty(&s->core) != SITE_DUTY_NONE) due |= BRG_DUE_WEIGHTS;
+    enum site_duty duty = site_duty(&s->core);
+    if (duty != SITE_DUTY_NONE) due |= BRG_DUE_WEIGHTS;
     /* A first checkpoint comes with the first change of the weights, which is about to happen. */
-    if (s->core.loaded && checkpoint_due(s, due != 0)) due |= BRG_DUE_WEIGHTS | BRG_DUE_CHECKPOINT;
+    if (s->core.loaded && checkpoint_due(s, due != 0, duty == SITE_DUTY_CUT))
+        due |= BRG_DUE_WEIGHTS | BRG_DUE_CHECKPOINT;
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     *out_due = s->due = due;
     return BRG_GO;

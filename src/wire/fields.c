@@ -82,7 +82,8 @@ static void value_put(struct buf *out, const struct field *f, const uint8_t *p) 
 
 static bool left_out(const struct field *f, const uint8_t *at) {
     if (!f->omitted) return false;
-    CHECK(f->type == JSON_HASH); /* the only type that needs it so far */
+    if (f->type == JSON_BOOL) return *at == 0;
+    CHECK(f->type == JSON_HASH); /* the only other type that needs it so far */
     struct hash h;
     memcpy(h.v, at, HASH_BYTES);
     return hash_is_zero(&h);

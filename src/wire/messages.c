@@ -120,9 +120,9 @@ static const struct field join_fields[] = {FIELD(wire_join, boot, JSON_ID),
                                            FIELD(wire_join, tokens_per_sample, JSON_U32),
                                            FIELD_LIST(wire_join, resume, part_fields),
                                            FIELD_END};
-static const struct field lease_request_fields[] = {FIELD(wire_lease_request, want, JSON_U64),
-                                                    FIELD(wire_lease_request, base, JSON_U64),
-                                                    FIELD_END};
+static const struct field lease_request_fields[] = {
+    FIELD(wire_lease_request, want, JSON_U64), FIELD(wire_lease_request, base, JSON_U64),
+    FIELD_OMIT(wire_lease_request, ahead, JSON_BOOL), FIELD_END};
 static const struct field heartbeat_fields[] = {FIELD(wire_heartbeat, hb_seq, JSON_U64),
                                                 FIELD(wire_heartbeat, base, JSON_U64),
                                                 FIELD_OPT(wire_heartbeat, steps_total, JSON_U64),

@@ -80,6 +80,7 @@ struct wire_join {
 struct wire_lease_request {
     uint64_t want; /* samples */
     uint64_t base; /* version this site has loaded: READY */
+    bool ahead;    /* of need: only while others do not need it */
 };
 struct wire_progress {
     uint64_t tok, done, read_ahead; /* read_ahead >= done: what is fetched already */

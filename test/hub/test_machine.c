@@ -304,6 +304,24 @@ TEST(hub_live_leases_are_never_taken) {
     kit_close(&k);
 }
 
+TEST(hub_ahead_of_need_a_site_is_given_its_share_and_no_more) {
+    struct kit k;
+    open_small(&k, 64, 1);
+    uint32_t a = kit_join(&k, "alpha", 1), b = kit_join(&k, "beta", 1);
+    struct wire_request q = kit_request(&k, WIRE_LEASE, "alpha", a);
+    q.u.lease.want = 4;
+    q.u.lease.ahead = true;
+    for (q.req = 1; kit_send(&k, &q)->u.lease.granted;) q.req++;
+    uint64_t left = kit_view(&k).counts.available;
+    assert_true(left < 64);
+    assert_true(left >= 32); /* for the others, who may come yet */
+    assert_int_equal(kit_lease(&k, "beta", b, 1, 4).count, 4);
+    q.u.lease.ahead = false; /* of need it is given what there is */
+    q.req++;
+    assert_true(kit_send(&k, &q)->u.lease.granted);
+    kit_close(&k);
+}
+
 TEST(hub_a_lease_that_no_heartbeat_lists_lapses) {
     struct kit k;
     open_small(&k, 8, 1);

@@ -135,6 +135,7 @@ void random_request(struct prng *p, enum wire_kind kind, struct wire_request *ou
     case WIRE_LEASE:
         out->u.lease.want = big(p);
         out->u.lease.base = big(p);
+        out->u.lease.ahead = out->u.lease.want % 2 == 1;
         break;
     case WIRE_HEARTBEAT: heartbeat(p, &out->u.heartbeat); break;
     case WIRE_SHRINK_OK:
