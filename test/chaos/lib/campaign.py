@@ -92,7 +92,13 @@ class Campaign:
             s.signal(signal.SIGCONT)
             if s.wanted:
                 s.link.calm()
+        # What lies in a state directory is not lost: a site that the last act brought back gets as far as its JOIN.
+        w.wait("all sites to be back", self.all_back, 30)
         self.hand_in(since)
+
+    def all_back(self):
+        heard = {s["name"]: s["heard_ago_s"] for s in (self.w.status() or {}).get("sites", [])}
+        return all(s.alive() and heard.get(s.name, 1e9) < now() - s.lives[-1][0] for s in self.w.sites if s.wanted)
 
     def hand_in(self, since):
         """All that is trained and not lost comes to the hub; then the books are read."""
@@ -157,6 +163,8 @@ class Campaign:
                         break
         for text in f.all():
             w.break_(text)
+        if self.a.useful_min and self.useful() < self.a.useful_min:
+            w.break_(f"useful work kept: {self.useful():.4f}, less than {self.a.useful_min}")
         for key in ("lost", "doubled"):
             if self.audit[key]:
                 w.break_(f"the audit: {key} {self.audit[key]}")

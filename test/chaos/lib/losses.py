@@ -64,6 +64,29 @@ def notes(path):
                 yield t - OFFSET, m[3], dict(re.findall(r"(\w+)=(\S+)", m[4]))
 
 
+class Owed:
+    """Samples of a site, over its processes: trained in all, as a local checkpoint counts them, and staged."""
+
+    def __init__(self):
+        self.base = self.reached = self.staged = 0.0
+        self.ended, self.fresh = None, False
+
+    def ends(self, trained, t):
+        self.reached, self.ended, self.fresh = self.base + trained, t, True
+
+    def goes_on(self, at):
+        """What the checkpoint does not have."""
+        lost, self.base, self.fresh = self.reached - at, at, False
+        return lost
+
+    def begins_afresh(self):
+        """Without a checkpoint all is gone that the hub has not got. Nothing where the process goes on."""
+        if not self.fresh:
+            return 0.0
+        lost, self.base, self.staged, self.fresh = self.reached - self.staged, 0.0, 0.0, False
+        return lost
+
+
 class Losses:
     def __init__(self, acts_path, since, until, speed, batch):
         self.blame, self.since, self.until = Blame(acts_path), since, until
@@ -93,28 +116,35 @@ class Losses:
             last = (t, n) if event != "end" else None
 
     def wasted(self, s):
-        """From its log, and from what its progress had reached when it died."""
-        steps, merged = 0, {}
-        lives = [(b, e) for b, e, _ in s.lives]
-        trained = {b: 0 for b, _ in lives}
+        """From its log, and from what its progress had reached when each of its processes ended."""
+        lives = sorted((b, e if e is not None else self.until) for b, e, _ in s.lives)
+        trained = [0] * len(lives)
         for t, _, n in s.lines():
-            for b, e in lives:
-                if b <= t <= (e if e is not None else t):
-                    trained[b] = n / self.batch
-        at, base, seen = 0, 0.0, True
+            for i, (b, e) in enumerate(lives):
+                if b <= t <= e:
+                    trained[i] = n
+        owed, handed = Owed(), {}
+        at = 0
         for t, event, fields in notes(s.log):
             while at + 1 < len(lives) and t >= lives[at + 1][0]:
-                steps = base + trained[lives[at][0]]
-                at, base, seen = at + 1, 0.0, False
-            if event == "restored" and not seen:
-                base, seen = float(fields["steps"]), True
-                self.add(s.name, lives[at - 1][1] or t, "killed", (steps - base) * self.batch / self.speed)
+                owed.ends(trained[at], lives[at][1])
+                at += 1
+            if event == "restored":
+                kept = owed.goes_on(float(fields["steps"]) * self.batch)
+                self.add(s.name, owed.ended, "killed", kept / self.speed)
+            elif event == "joined":
+                self.add(s.name, owed.ended or t, "killed", owed.begins_afresh() / self.speed)
             elif event == "weights_reset":
                 self.add(s.name, t, "again", float(fields["samples_again"]) / self.speed)
             elif event == "handed_in":
-                merged[fields["did"]] = float(fields["samples"])
+                handed[fields["did"]] = float(fields["samples"])
+            elif event == "staged":
+                owed.staged += handed.get(fields["did"], 0.0)
             elif event in ("contribution_rejected", "contribution_discarded", "contribution_lost"):
-                self.add(s.name, t, "refused", merged.get(fields["did"], 0.0) / self.speed)
+                self.add(s.name, t, "refused", handed.get(fields["did"], 0.0) / self.speed)
+        if not s.wanted and at < len(trained):
+            owed.ends(trained[at], lives[at][1])
+            self.add(s.name, owed.ended, "killed", owed.begins_afresh() / self.speed)
 
     def lines(self, available):
         yield f"{'lost to':22}" + "".join(f"{form:>9}" for form in FORMS) + f"{'all':>9}{'share':>9}"
