@@ -202,6 +202,13 @@ bench-$1: $(B)/bench/$1 all
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$b)))
 
+# The promise: 45 % sooner than waiting for all, in 1,000 drawn worlds; and a replay of traces beside it.
+.PHONY: bench-project
+bench-project: all
+	@mkdir -p build/project
+	@$(B)/beringia project share/place/replay.yaml --svg build/project/replay.svg $(ARGS)
+	@$(B)/beringia project share/place/ideal.yaml --need 0.45 --svg build/project/ideal.svg $(ARGS)
+
 # make fuzz F=wire SECONDS=60: one fuzzer; without F each in turn. Inputs stay in build/fuzz/corpus/.
 # RUNS=10000000 counts executions instead, however long they take. test/golden/<name> are first inputs.
 FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
@@ -287,5 +294,6 @@ help:
 	@echo "make bench-order | bench-hub | bench-outer  [ARGS=...]  figures, against what is promised"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
+	@echo "make bench-project    time to target under policies of placement; docs/placement.md"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"

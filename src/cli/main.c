@@ -32,6 +32,7 @@ static const struct command commands[] = {
     {"train", "train alone, without a hub", cmd_train},
     {"eval", "held-out loss and perplexity of a checkpoint", cmd_eval},
     {"export", "write a model for other programs: safetensors, GGUF", cmd_export},
+    {"project", "time to target under policies of placement, in drawn queues", cmd_project},
     {"sim", "the protocol in virtual time, with faults", cmd_sim},
 };
 
