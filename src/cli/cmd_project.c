@@ -10,7 +10,7 @@
 #include "cli/cli.h"
 #include "cli/project_svg.h"
 #include "place/scenario.h"
-#include "train/threads.h"
+#include "train/cpu/threads.h"
 
 static const char HELP[] =
     "beringia project - how long would a run take? Policies of placement side by side\n"
