@@ -139,8 +139,9 @@ static void write_settings(struct central *r) {
     buf_printf(&text, "data=%s\n", hex);
     hash_hex(&m, hex);
     buf_printf(&text, "model=%s\n", hex);
-    buf_printf(&text, "batch=%u\nsamples=%llu\nseed=%llu\n", a->batch,
-               (unsigned long long)r->samples, (unsigned long long)a->seed);
+    buf_printf(&text, "weights=%.1024s\nbatch=%u\nsamples=%llu\nseed=%llu\n",
+               a->weights ? a->weights : "", a->batch, (unsigned long long)r->samples,
+               (unsigned long long)a->seed);
     buf_printf(&text, "lr=%.17g\nlr_min_ratio=%.17g\nschedule=%d\nwarmup_tokens=%.17g\n", a->lr,
                a->lr_min_ratio, (int)a->schedule, r->schedule.tokens_warmup);
     buf_printf(&text, "decay_share=%.17g\nbeta2=%.17g\nweight_decay=%.17g\nclip=%.17g\n",
@@ -181,7 +182,8 @@ static enum brg_status open_log(struct central *r, struct err *e) {
 static enum brg_status build(struct central *r, struct err *e) {
     const struct train_args *a = r->args;
     uint32_t ranks = dp_ranks(r->net), rows = (a->batch + ranks - 1) / ranks;
-    TRY(model_config_load(a->model, &r->model, e));
+    if (a->model) TRY(model_config_load(a->model, &r->model, e));
+    if (a->weights) TRY(model_load_dir(a->weights, &r->model, a->model != NULL, e));
     TRY(data_open(a->data, r->rank == 0, &r->data, e));
     TRY(plan_run(r, e));
     write_settings(r);
@@ -205,6 +207,8 @@ static enum brg_status restore(struct central *r, struct err *e) {
     r->saved = os_now();
     if (!r->args->fresh) s = save_read(r->checkpoint, r->trainer, &mark, r->settings, e);
     if (s == BRG_E_MISSING) {
+        if (r->args->weights)
+            return model_load_weights(r->args->weights, &r->model, trainer_theta(r->trainer), e);
         model_init(&r->model, r->args->seed, trainer_theta(r->trainer));
         return BRG_OK;
     }
