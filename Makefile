@@ -188,6 +188,14 @@ chaos-tools: $(B)/chaos/counting_site
 chaos: all chaos-tools
 	@B=$(B) VARIANT=$(VARIANT) test/chaos/chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
+# ---- Against PyTorch and llama.cpp: heavy packages, so not in `make test` ---------------------------
+
+.PHONY: test-models test-curves
+test-models: all
+	@test/torch/run test/torch/models.py --build $(B)
+test-curves: all
+	@test/torch/run test/torch/curves.py --build $(B) $(ARGS)
+
 # ---- Benches: each prints a line of figures, and fails where a promise is broken ------------------
 
 BENCHES := $(patsubst bench/bench_%.c,%,$(wildcard bench/bench_*.c))
@@ -285,6 +293,8 @@ help:
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60 | RUNS=n]   libFuzzer on the decoders (clang)"
+	@echo "make test-models      exported models in PyTorch and llama.cpp (installs them); test/torch"
+	@echo "make test-curves      a training here and in PyTorch, from the same weights and batches"
 	@echo "make demo             a whole run on this machine"
 	@echo "make model            the SPIN models of the lease protocol, and their mutants"
 	@echo "make kill-campaign    200 kills each of the hub and of a site, audited each time"

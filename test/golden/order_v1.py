@@ -73,4 +73,5 @@ def main():
     print(f"{lines} lines agree")
 
 
-main()
+if __name__ == "__main__":
+    main()
