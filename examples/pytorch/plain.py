@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plain PyTorch loop, as many people have one: python3 plain.py config.json tokens.u16"""
+import json
+import os
+import sys
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from model import Qwen3, decayed
+
+
+class Tokens(Dataset):  # samples of T+1 tokens out of one file of 16-bit numbers
+    def __init__(self, path, T):
+        self.ids, self.T = torch.from_file(path, dtype=torch.int16, size=os.path.getsize(path) // 2), T
+
+    def __len__(self):
+        return (len(self.ids) - 1) // self.T
+
+    def __getitem__(self, i):
+        return self.ids[i * self.T:(i + 1) * self.T + 1].long()
+
+
+def main(config, data):
+    model = Qwen3(json.load(open(config)))
+    optimizer = torch.optim.AdamW(decayed(model, 0.1), lr=1e-3, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 100))
+    loader = DataLoader(Tokens(data, 64), batch_size=8, shuffle=True)
+    for step, batch in enumerate(loader):
+        loss = model(batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        if step % 10 == 0:
+            print(f"step {step} loss {loss.item():.3f}", flush=True)
+
+
+main(*sys.argv[1:])
