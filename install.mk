@@ -51,3 +51,8 @@ uninstall:
 	  $(INSTALLED_LIB)/pkgconfig/beringia.pc $(INSTALLED)/share/man/man3/brg_*.3 \
 	  $(INSTALLED)/share/man/man3/libberingia.3
 	rm -rf $(INSTALLED)/share/beringia
+
+# PyTorch is large: its tests install Debian's python3-torch themselves, and are no part of `make test`.
+.PHONY: test-python
+test-python: all
+	@B=$(B) T="$(T)" test/python/run

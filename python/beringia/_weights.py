@@ -234,6 +234,7 @@ class Moments:
             at += n
         if speaks:
             self.stages = [_stage(weights.total) if weights.elsewhere else a for a in self.arrays]
+            self.read()  # a site without a checkpoint joins with what is there
 
     def steps(self) -> int:
         return int(self.first["step"]) if self.first is not None else 0

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+# timeout: 400
+"""A PyTorch loop through its life, against a live hub: workers of a DataLoader, accumulation, weights that live elsewhere
+(the path of a GPU, without one), bf16 with f32 masters, SIGTERM, kill -9, exceptions, a loss that is no number, an end
+without close. What must hold: every position once, state comes back, each misuse is a clear exception."""
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import torch
+from torch.utils.data import DataLoader
+
+import kit
+from kit import Cluster, begin, finish, log_of, say, start, wait_for
+
+import beringia
+import beringia.torch
+from beringia import ModelError, UsageError
+from model import Qwen3, decayed
+
+
+def config():
+    with open(kit.TINY, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def whole_run(keep, name, *words, chars=60000, **more):
+    c = begin(name, kit.pack(chars), **more)
+    keep(c)
+    start(c, "p", "--model", kit.TINY, *words)
+    finish(c)
+    return c
+
+
+def last_loss(c):
+    found = re.findall(r"^step \d+ loss ([0-9.]+)", log_of(c, "p"), re.M)
+    return float(found[0]), float(found[-1])
+
+
+def workers_and_accumulation(keep):
+    c = whole_run(keep, "workers", "--workers", 2, "--batch", 2, "--accumulate", 4)
+    first, last = last_loss(c)
+    say("loop_with_workers_and_accumulation", last < first - 1 and "complete=True" in log_of(c, "p"), (first, last))
+
+
+def weights_elsewhere(keep):
+    c = whole_run(keep, "elsewhere", "--elsewhere", settings={"outer.steps": 20})
+    first, last = last_loss(c)
+    copies = int(re.search(r"copies=(\d+)", log_of(c, "p")).group(1))
+    rounds = len(re.findall(r"ev=handed_in", log_of(c, "p")))
+    saved = len(re.findall(r"ev=rebased", log_of(c, "p")))
+    print(f"elsewhere copies={copies} handed_in={rounds} rebased={saved}")
+    say("loop_with_weights_elsewhere_learns", last < first - 1, (first, last))
+    # One out at each hand-in, one out and one in at each rebase, a first one in, and local checkpoints once a second.
+    say("loop_copies_the_model_only_where_something_is_due", copies <= rounds + 2 * saved + 30, (copies, rounds, saved))
+
+
+def bf16_with_masters(keep):
+    c = whole_run(keep, "bf16", "--dtype", "bfloat16")
+    first, last = last_loss(c)
+    say("loop_in_bf16_with_f32_masters", last < first - 1, (first, last))
+
+
+def ends_and_comes_back(keep):
+    """SIGTERM, then kill -9, then to the end: the same optimizer state goes on."""
+    c = begin("back", kit.pack(110000))
+    keep(c)
+    for i, sig in enumerate((kit.TERM, kit.KILL)):
+        p = start(c, "p", "--model", kit.TINY, "--workers", i * 2, "--nap", 0.03)
+        wait_for("some steps", lambda n=i: log_of(c, "p").count("step 30 ") > n, 60, each=c.check_processes)
+        p.send_signal(sig)
+        code = p.wait(timeout=60)
+        c.sites.pop("p")
+        if sig == kit.TERM:
+            say("loop_sigterm_ends_in_good_order", code == 0 and "draining=True" in log_of(c, "p"), code)
+            wait_for("no lease to be left", lambda: c.status()["counts"]["leased"] == 0, 20)
+    start(c, "p", "--model", kit.TINY)
+    finish(c)
+    joined = [tuple(map(int, x)) for x in re.findall(r"joined rank=0 steps=(\d+) moments=(\d+)", log_of(c, "p"))]
+    good = len(joined) == 3 and joined[0] == (0, 0) and 30 <= joined[1][0] and joined[1][0] < joined[2][0] and \
+        all(s == m for s, m in joined)
+    say("loop_comes_back_with_its_moments_after_sigterm_and_kill_9", good, joined)
+
+
+def exceptions(keep):
+    c = begin("thrown", kit.pack(80000))
+    keep(c)
+    p = start(c, "p", "--model", kit.TINY, "--fail-at", 25)
+    code = p.wait(timeout=60)
+    c.sites.pop("p")
+    wait_for("no lease to be left", lambda: c.status()["counts"]["leased"] == 0, 20)
+    say("loop_an_exception_is_the_users", code == 1 and "KeyError: 'in the middle of a step'" in log_of(c, "p"), code)
+    say("loop_an_exception_gives_the_segment_up", "ev=weights_reset" in log_of(c, "p"))
+    p = start(c, "p", "--model", kit.TINY, "--nan-at", 15)
+    code = p.wait(timeout=60)
+    c.sites.pop("p")
+    say("loop_a_loss_that_is_no_number_is_told", code == 1 and "NonFiniteError: the loss is nan" in log_of(c, "p"), code)
+    p = start(c, "p", "--model", kit.TINY, "--break-at", 12, "--fail-at", -2)
+    code = p.wait(timeout=60)
+    c.sites.pop("p")
+    p = start(c, "p", "--model", kit.TINY, "--nap", 0.05)
+    wait_for("some steps", lambda: log_of(c, "p").count("step 10 ") > 3, 60, each=c.check_processes)
+    p.send_signal(kit.INT)
+    code = p.wait(timeout=60)
+    c.sites.pop("p")
+    say("loop_ctrl_c_ends_it", code not in (0, None) and "KeyboardInterrupt" in log_of(c, "p"), code)
+    start(c, "p", "--model", kit.TINY)
+    finish(c)
+    say("loop_and_the_audit_is_clean", True)
+
+
+def without_close(keep):
+    c = begin("unclosed", kit.pack(60000))
+    keep(c)
+    code = ("import sys, json, torch, beringia.torch\nfrom model import Qwen3, decayed\n"
+            "m = Qwen3(json.load(open(sys.argv[1])))\no = torch.optim.AdamW(decayed(m, 0.1), lr=1e-3)\n"
+            "r = beringia.torch.join(m, o)\ns = r.scheduler(o)\nfor n, b in enumerate(r.batches()):\n"
+            "    l = m(b); l.backward(); o.step(); o.zero_grad(); r.step(m, l); s.step()\n    if n == 4: break\n")
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path[:3]), BERINGIA_HUB=c.url, BERINGIA_NAME="u",
+               BERINGIA_DATA=c.data, BERINGIA_STATE=os.path.join(c.out, "u"))
+    done = subprocess.run([sys.executable, "-c", code, kit.TINY], env=env, capture_output=True, text=True, timeout=90,
+                          check=False)
+    s = c.status()["counts"]
+    say("loop_an_end_without_close_closes", done.returncode == 0 and "without closing" in done.stderr and
+        s["leased"] == 0 and s["staged"] + s["merged"] == 40, f"{s} {done.stderr[-300:]}")
+
+
+# ---- In this process ------------------------------------------------------------------------------------------------
+def raises(kind, words, act):
+    try:
+        act()
+    except kind as e:
+        return "" if words in str(e) else f"the words are: {e}"
+    except BaseException as e:  # pylint: disable=broad-except
+        return f"{type(e).__name__}: {e}"
+    return "nothing was raised"
+
+
+def bad_use(keep):
+    c = begin("bad", kit.pack(60000))
+    keep(c)
+    beringia.log_level("error")
+
+    def join(model, name="bad", optimizer=None, **words):
+        return beringia.torch.join(model, optimizer, hub=c.url, name=name, data=c.data, batch_size=4,
+                                   state=os.path.join(c.out, "site-" + name), **words)
+
+    def told(name, kind, words, act):
+        text = raises(kind, words, act)
+        say("bad_use_" + name, not text, text)
+    other = dict(config(), hidden_size=48)
+    told("another_model", ModelError, "model.embed_tokens.weight: is [257, 48]", lambda: join(Qwen3(other)))
+    told("another_depth", ModelError, "layers.1", lambda: join(Qwen3(dict(config(), num_hidden_layers=1))))
+    told("an_untied_head", ModelError, "ties lm_head", lambda: join(Qwen3(dict(config(), tie_word_embeddings=False))))
+    told("other_names", ModelError, "rename", lambda: join(torch.nn.Linear(3, 3)))
+    m = Qwen3(config())
+    a, b = m.model.layers[0].mlp, m.model.layers[1].mlp
+    b.gate_proj.weight.data = a.gate_proj.weight.data
+    told("shared_memory", ModelError, "share memory", lambda: join(m))
+    told("no_hub_given", UsageError, "BERINGIA_HUB", lambda: beringia.torch.join(m))
+    told("bf16_without_optimizer", UsageError, "masters", lambda: join(Qwen3(config()).bfloat16()))
+    m = Qwen3(config())
+    o = torch.optim.AdamW(decayed(m, 0.1), lr=1e-3)
+    w = m.model.layers[0].mlp.down_proj.weight
+    w.data = w.data.t().contiguous().t()  # not contiguous; must come in right all the same
+    run = join(m, optimizer=o)
+    from_hub = kit.theta(os.path.join(c.run_dir, "versions", "0.safetensors"))
+    have = torch.cat([x.flatten() for x in run.state_dict().values()])
+    say("loop_non_contiguous_parameters_come_in_right", torch.equal(have, from_hub) and w.is_contiguous())
+    say("loop_state_is_views_not_copies", run.state_dict()["model.norm.weight"].data_ptr() == m.model.norm.weight.data_ptr())
+    told("join_twice", UsageError, "joined a run already", lambda: join(m, "bad2"))
+    told("two_of_one_directory", beringia.BusyError, "", lambda: join(Qwen3(config())))
+    told("a_step_without_a_batch", UsageError, "without a whole batch", lambda: run.step(m, 1.0))
+    told("a_loader_that_batches", UsageError, "batch_size=None",
+         lambda: next(run.batches(DataLoader(run.dataset(), batch_size=4))))
+    told("somebody_elses_data_set", UsageError, "run.dataset()", lambda: next(run.batches(DataLoader([1, 2]))))
+    told("workers_without_leases", UsageError, "run.batches(loader)",
+         lambda: next(iter(DataLoader(run.dataset(), batch_size=None, num_workers=1))))
+    told("weights_into_a_run", UsageError, "from its hub", lambda: run.load_state_dict({}))
+    next(iter(run.batches()))
+    told("another_model_at_step", UsageError, "not the model", lambda: run.step(torch.nn.Linear(2, 2), 1.0))
+    keep_data = m.model.norm.weight.data
+    m.model.norm.weight.data = keep_data.clone()
+    told("memory_exchanged", UsageError, "model.norm.weight: its memory was exchanged", lambda: run.step(m, 1.0))
+    m.model.norm.weight.data = torch.ones(3)
+    told("a_shape_that_changed", UsageError, "was [32] when it joined and is [3]", lambda: run.step(m, 1.0))
+    m.model.norm.weight.data = keep_data
+    text = ["did not run"]
+    t = threading.Thread(target=lambda: text.__setitem__(0, raises(UsageError, "thread", lambda: run.step(m, 1.0))))
+    t.start()
+    t.join()
+    say("bad_use_another_thread", not text[0], text[0])
+    child = os.fork()
+    if child == 0:
+        wrong = raises(UsageError, "fork", lambda: run.step(m, 1.0))
+        run.close()
+        os._exit(1 if wrong else 0)
+    say("bad_use_a_forked_child", os.waitpid(child, 0)[1] == 0)
+    run.close()
+    run.close()
+    told("closed", UsageError, "closed", lambda: run.step(m, 1.0))
+    stepped = torch.optim.AdamW(m.parameters(), lr=1e-3)
+    m(torch.zeros(1, 9, dtype=torch.long)).backward()
+    stepped.step()
+    told("an_optimizer_that_has_stepped", UsageError, "stepped already", lambda: join(m, "bad3", stepped))
+    wait_for("no lease to be left", lambda: c.status()["counts"]["leased"] == 0, 20)
+    a = c.audit()
+    say("bad_use_counts_nothing", a.get("lost", 1) == 0 and a.get("doubled", 1) == 0 and a["merged"] == 0, a)
+
+
+if __name__ == "__main__":
+    raise SystemExit(kit.main([bad_use, workers_and_accumulation, weights_elsewhere, bf16_with_masters, ends_and_comes_back,
+                               exceptions, without_close]))
