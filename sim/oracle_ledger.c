@@ -494,6 +494,7 @@ static void on_record(struct sim *m, const struct hub_record *r) {
     case RECORD_LEAVE: on_leave(m, &r->u.leave); break;
     case RECORD_ROLLBACK: on_rollback(m, &r->u.rollback); break;
     case RECORD_QUARANTINE: on_quarantine(m, &r->u.quarantine); break;
+    case RECORD_DOWN: sim_fail(m, "updates, where versions go whole");
     case RECORD_REBUILD:
     case RECORD_LEDGER: sim_fail(m, "a run that was never lost is brought back");
     case RECORD_HOLD:

@@ -45,6 +45,7 @@ struct replay {
     uint64_t kept[ROLLBACKS_MAX]; /* versions that a rollback goes back to */
     size_t kept_count;
     uint64_t unequal, first_unequal;
+    enum codec down; /* of the updates, as of the record that is being read */
     struct hash theta;
 };
 
@@ -114,7 +115,8 @@ static enum brg_status merge_again(struct replay *x, const struct record_merge *
                             .weight = weight,
                             .parts = parts,
                             .parts_count = count,
-                            .threads = 2};
+                            .threads = 2,
+                            .down = x->down};
     job.params = (struct outer_params){.eta_r = m->eta_r,
                                        .mu_r = m->mu_r,
                                        .kappa_r = m->kappa_r,
@@ -169,8 +171,12 @@ static enum brg_status visit(void *user, const struct record *r, struct err *e) 
     struct hub_record rec;
     TRY(hub_apply(x->hub, r->seq, r->kind, r->body, r->bytes, e));
     TRY(audit_record(&x->audit, r->seq, r->kind, r->body, r->bytes, e));
-    if (r->kind != RECORD_MERGE) return BRG_OK;
+    if (r->kind != RECORD_MERGE && r->kind != RECORD_DOWN) return BRG_OK;
     TRY(hub_record_decode(r->kind, r->body, r->bytes, &rec, e));
+    if (r->kind == RECORD_DOWN) {
+        x->down = (enum codec)rec.u.down.codec;
+        return BRG_OK;
+    }
     enum brg_status s = replay_merge(x, &rec.u.merge, e);
     hub_record_fini(&rec);
     return s;

@@ -188,6 +188,8 @@ static void put_lease_records(struct line *l, const struct hub_record *r) {
 static void put_run_records(struct line *l, const struct hub_record *r) {
     if (r->kind == RECORD_TERM) {
         u64(l, "term", r->u.term.term);
+    } else if (r->kind == RECORD_DOWN) {
+        u64(l, "codec", r->u.down.codec);
     } else if (r->kind == RECORD_EPOCH) {
         u64(l, "epoch", r->u.epoch.epoch);
         u64(l, "positions", r->u.epoch.positions);

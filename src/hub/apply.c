@@ -472,6 +472,7 @@ static const char *apply(struct hub *h, const struct hub_record *r) {
     switch ((enum record_kind)r->kind) {
     case RECORD_OPEN: return apply_open(h, &r->u.open, r->wall);
     case RECORD_TERM: return apply_term(h, &r->u.term);
+    case RECORD_DOWN: h->down = r->u.down.codec; return NULL;
     case RECORD_JOIN: return apply_join(h, &r->u.join);
     case RECORD_EPOCH: return apply_epoch(h, &r->u.epoch);
     case RECORD_GRANT: return apply_grant(h, &r->u.grant);

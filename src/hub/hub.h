@@ -39,6 +39,7 @@ struct hub_settings {
     struct outer_rule rule;
     struct schedule schedule;
     enum codec codec;
+    enum codec down; /* of the updates that define the next versions; 0: whole weights */
     double beta1, beta2, weight_decay; /* for the AdamW bound */
     /* leases */
     time_ns ttl_ns, heartbeat_ns;
@@ -136,6 +137,7 @@ struct hub_plan_part {
 struct hub_plan { /* what the merge worker computes; sorted by (site, did) */
     uint64_t id, parent, version, tokens_after;
     uint32_t term;
+    enum codec down; /* 0: whole weights */
     struct hash parent_checkpoint;
     struct outer_params params;
     uint32_t parts_count;

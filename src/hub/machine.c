@@ -246,6 +246,11 @@ static void cmd_start(struct hub *h, const struct hub_cmd *c) {
     r->u.term.term = (h->term > floor ? h->term : floor) + 1;
     if (MUTANT(TERM_NOT_RAISED) && h->term > 0) r->u.term.term = h->term;
     hub_emit(h, r);
+    if (h->down != (uint32_t)h->s.down) {
+        r = hub_draft(h, RECORD_DOWN);
+        r->u.down.codec = (uint32_t)h->s.down;
+        hub_emit(h, r);
+    }
     hub_merge_free(h);
     h->started = true;
     h->draining = false;

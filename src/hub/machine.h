@@ -62,6 +62,7 @@ struct hub {
     uint64_t seq;
     bool opened, held;
     uint32_t term, tok_n;
+    uint32_t down;      /* enum codec of the updates that define versions; 0: whole weights */
     uint32_t inc_floor; /* incarnations begin above: after a rebuild older ones may be about */
     uint64_t
         foreign_below; /* versions below may have other weights elsewhere: decided by rollback */

@@ -22,10 +22,12 @@ struct merge_job {           /* everything is borrowed */
     const struct merge_part *parts; /* sorted by (site, contribution) */
     size_t parts_count;
     struct checkpoint_head head; /* of the new version */
-    unsigned threads;            /* 0 or 1: this thread alone; more: a second one reads ahead */
+    unsigned threads;            /* 0 or 1: this thread alone; at most 8 */
+    enum codec down;         /* 0: theta is the outer step's; else what its coded update gives */
+    const char *update_path; /* down: the update file, created; not synced. NULL: none is written */
 };
 
-/* Runs the job in bounded memory (about 100 MB, whatever the model). Blocks for as long as the
+/* Runs the job in bounded memory (about 100 MB, whatever the model and the threads). Blocks for as long as the
  * disk takes. The result is synced, but has no durable name yet: blobs_adopt gives it one.
  *   E_CORRUPT, E_MISSING, E_MESSAGE with *out_bad_part >= 0: this part is damaged; discard it, plan anew
  *   E_CORRUPT with *out_bad_part = -1: the parent does not have the theta that its header promises

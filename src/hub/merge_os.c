@@ -1,24 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* merge_os.c - one pass over the parent and the deltas, a few chunks in memory at a time.
+/* merge_os.c - one pass over the parent and the deltas, a few pieces in memory at a time.
  *
- *   parent theta --+
- *   parent m ------+--> [ read, hash, decode, outer_merge_chunk ] --slot--> [ write theta, m ] --> file
- *   deltas --------+              the reading side                           the writing side
+ *   parent theta, m, e --+
+ *   deltas --------------+--> [ read, decode, outer step, update ] --> theta, m, e --> the new checkpoint
+ *                                                                  \-> payload ----> the update file
  *
- * With two threads the sides run at once and pass slots round; with one they alternate. The
- * arithmetic is in the reading side, in the order of the chunks, so the number of threads cannot
- * show in the result.
+ * The vector is cut into pieces; a piece in memory is a slot. There are two kinds of work, and each thread
+ * takes what there is:
+ *   a piece   read it, compute it, write it: any thread, any order
+ *   a hash    of one stream (the parent's theta, each delta, the new theta): piece after piece in order, by
+ *             one thread at a time
+ *   slot: EMPTY --a thread takes the next piece--> FILLING --written--> FULL --hashed by every stream--> EMPTY
+ * Each element is computed from its own piece alone, in the order of the parts, so neither the number of
+ * threads nor their luck can show in the result.
  *
- *   slot: EMPTY --reading side fills--> FULL --writing side drains--> EMPTY
- *
- * Everything is hashed while it passes. A bit that flipped on the disk since a delta was accepted
- * would decode to a plausible number and stay in the weights for ever; the same is true of the
- * parent.
+ * Everything is hashed while it passes. A bit that flipped on the disk since a delta was accepted would
+ * decode to a plausible number and stay in the weights for ever; the same is true of the parent.
  *
  * Invariants
  *   (M1) a merge succeeds only if parent theta and every part had their recorded hash in this very pass.
  *   (M2) the result does not depend on threads, nor on the size of a piece.
- *   (M3) memory is bounded by MERGE_MEMORY_BYTES plus a few chunks, for any model and number of parts. */
+ *   (M3) memory is bounded by MERGE_MEMORY_BYTES plus two pieces a part, for any model and number of parts. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -30,9 +32,11 @@
 #include "hub/merge.h"
 
 enum {
-    SLOTS = 3,
+    SLOTS_MAX = 12,
+    THREADS_MAX = 8,
+    PARTS_OF_ONE_THREAD = 256, /* beyond: each thread's decoded tiles would be dear */
     PIECE_MIN = CODEC_UNIT,
-    MERGE_MEMORY_BYTES = 64 << 20, /* for the decoded pieces of all parts together */
+    MERGE_MEMORY_BYTES = 96 << 20, /* for all slots together */
 };
 
 /* ---- A delta file that is being read --------------------------------------------------------- */
@@ -103,57 +107,85 @@ static enum brg_status hash_compare(struct hasher *h, const struct hash *want, c
 }
 
 /* ---- The merge ------------------------------------------------------------------------------- */
+enum slot_state { EMPTY = 0, FILLING = 1, FULL = 2 };
 struct slot {
-    float *theta, *m;
-    size_t n; /* elements; 0: empty */
+    enum slot_state state;
+    uint64_t piece; /* which one, while not EMPTY */
+    size_t n;       /* its elements */
+    size_t streams_left;
+    float *parent, *theta, *m; /* parent: its theta, untouched */
+    uint8_t *e, *update;       /* bf16; payload */
+    uint8_t **coded;           /* [parts] */
+};
+
+struct worker { /* what a thread needs for itself */
+    struct merge *g;
+    pthread_t thread;
+    float *tiles;   /* [parts * CODEC_UNIT], decoded */
+    float *scratch; /* [2 * piece], for the update */
+    float sums[OUTER_TILE];
+    const float **pointers; /* [parts] */
 };
 
 struct merge {
     const struct merge_job *job;
     struct checkpoint parent;
-    int parent_fd;
-    struct hasher parent_theta;
+    int parent_fd, update_fd;
     struct source *sources;
     struct outer_part *parts;
+    enum codec *codecs;
     struct outer_merge outer;
-    size_t piece; /* elements */
-    float **decoded;
-    float *memory; /* of slots and decoded pieces */
-    uint8_t *bytes;
-    uint64_t at; /* elements that the reading side has done */
-    int bad_part;
+    size_t piece, slots_count; /* elements of a piece */
+    uint64_t pieces;
     struct checkpoint_writer *writer;
-    struct slot slots[SLOTS];
+    struct slot slots[SLOTS_MAX];
+    struct worker workers[THREADS_MAX];
+    unsigned workers_count;
+    struct hasher parent_theta;
+    /* Streams that are hashed: 0 the parent's theta, 1..parts the deltas, parts + 1 the new theta. */
+    size_t streams_count;
+    uint64_t *stream_at;
+    bool *stream_busy;
 
-    /* What the two threads share. */
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* guards the state of slots and streams, and what follows */
     pthread_cond_t changed;
-    bool stop; /* set by either side after a failure */
-    enum brg_status read_status;
-    struct err read_err;
+    uint64_t next;
+    enum brg_status status; /* of the first failure: all threads end */
+    int bad_part;
+    struct err err;
 };
 
+static void slot_fini(struct slot *s, size_t parts) {
+    mem_free(s->parent);
+    mem_free(s->theta);
+    mem_free(s->m);
+    mem_free(s->e);
+    mem_free(s->update);
+    for (size_t i = 0; s->coded != NULL && i < parts; i++) mem_free(s->coded[i]);
+    mem_free(s->coded);
+}
+
 static void merge_fini(struct merge *g) {
-    for (size_t i = 0; g->sources != NULL && i < g->job->parts_count; i++)
-        source_fini(&g->sources[i]);
+    size_t parts = g->job->parts_count;
+    for (size_t i = 0; g->sources != NULL && i < parts; i++) source_fini(&g->sources[i]);
+    for (size_t i = 0; i < SLOTS_MAX; i++) slot_fini(&g->slots[i], parts);
+    for (size_t i = 0; i < THREADS_MAX; i++) {
+        mem_free(g->workers[i].tiles);
+        mem_free(g->workers[i].scratch);
+        mem_free(g->workers[i].pointers);
+    }
     mem_free(g->sources);
     mem_free(g->parts);
-    mem_free(g->decoded);
-    mem_free(g->memory);
-    mem_free(g->bytes);
+    mem_free(g->codecs);
+    mem_free(g->stream_at);
+    mem_free(g->stream_busy);
     outer_merge_fini(&g->outer);
     os_close_cleanup(&g->parent_fd);
+    os_close_cleanup(&g->update_fd);
     checkpoint_fini(&g->parent);
     checkpoint_writer_abort(g->writer);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
-}
-
-static size_t piece_for(size_t parts) {
-    size_t piece = OUTER_CHUNK;
-    while (piece > PIECE_MIN && piece * sizeof(float) > MERGE_MEMORY_BYTES / (parts + 1))
-        piece /= 2;
-    return piece;
 }
 
 static uint64_t table_elements(const struct tensors *t) {
@@ -166,6 +198,7 @@ static enum brg_status open_sources(struct merge *g, struct err *e) {
     const struct merge_job *job = g->job;
     g->sources = mem_alloc(job->parts_count, sizeof *g->sources);
     g->parts = mem_alloc(job->parts_count, sizeof *g->parts);
+    g->codecs = mem_alloc(job->parts_count, sizeof *g->codecs);
     for (size_t i = 0; i < job->parts_count; i++) {
         g->sources[i].fd = -1;
         g->parts[i] = job->parts[i].part;
@@ -173,23 +206,67 @@ static enum brg_status open_sources(struct merge *g, struct err *e) {
     for (size_t i = 0; i < job->parts_count; i++) {
         g->bad_part = (int)i;
         TRY(source_open(&g->sources[i], job->parts[i].path, g->parent.elements, e));
+        g->codecs[i] = g->sources[i].header.codec;
     }
     g->bad_part = -1;
     return BRG_OK;
 }
 
+/* Bytes of a slot for each element of its piece. */
+static size_t slot_bytes(const struct merge *g) {
+    size_t bytes = 3 * sizeof(float) + 2 + 4;
+    for (size_t i = 0; i < g->job->parts_count; i++)
+        bytes += g->codecs[i] == CODEC_FP32 ? 4 : 2; /* at most */
+    return bytes;
+}
+
+static void sizes_choose(struct merge *g) {
+    size_t parts = g->job->parts_count, each = slot_bytes(g);
+    unsigned threads = g->job->threads > 0 ? g->job->threads : 1;
+    if (threads > THREADS_MAX) threads = THREADS_MAX;
+    if (parts > PARTS_OF_ONE_THREAD) threads = 1;
+    g->workers_count = threads;
+    g->slots_count = threads + 4;
+    g->piece = OUTER_CHUNK;
+    while (g->piece > PIECE_MIN && g->slots_count * g->piece * each > MERGE_MEMORY_BYTES)
+        g->piece /= 2;
+    while (g->slots_count > 1 && g->slots_count * g->piece * each > MERGE_MEMORY_BYTES)
+        g->slots_count--;
+    g->pieces = (g->parent.elements + g->piece - 1) / g->piece;
+    g->streams_count = parts + 2;
+}
+
 static void reserve(struct merge *g) {
-    size_t count = g->job->parts_count;
-    g->piece = piece_for(count);
-    CHECK(count <= SIZE_MAX / sizeof(float) / g->piece - 2 * SLOTS); /* M3 */
-    g->memory = mem_alloc((count + 2 * SLOTS) * g->piece, sizeof(float));
-    g->bytes = mem_alloc(g->piece, sizeof(float));
-    g->decoded = mem_alloc(count, sizeof *g->decoded);
-    float *at = g->memory;
-    for (size_t i = 0; i < count; i++, at += g->piece) g->decoded[i] = at;
-    for (size_t i = 0; i < SLOTS; i++, at += 2 * g->piece) {
-        g->slots[i] = (struct slot){.theta = at, .m = at + g->piece};
+    size_t parts = g->job->parts_count;
+    sizes_choose(g);
+    CHECK(g->slots_count <= SLOTS_MAX); /* M3 */
+    g->stream_at = mem_alloc(g->streams_count, sizeof *g->stream_at);
+    g->stream_busy = mem_alloc(g->streams_count, sizeof *g->stream_busy);
+    for (size_t k = 0; k < g->slots_count; k++) {
+        struct slot *s = &g->slots[k];
+        s->parent = mem_alloc(g->piece, sizeof(float));
+        s->theta = mem_alloc(g->piece, sizeof(float));
+        s->m = mem_alloc(g->piece, sizeof(float));
+        s->e = mem_alloc(g->piece, 2);
+        s->update = mem_alloc(g->job->down != 0 ? codec_bytes(g->job->down, g->piece) : 1, 1);
+        s->coded = mem_alloc(parts, sizeof *s->coded);
+        for (size_t i = 0; i < parts; i++)
+            s->coded[i] = mem_alloc(codec_bytes(g->codecs[i], g->piece), 1);
     }
+    for (unsigned k = 0; k < g->workers_count; k++) {
+        struct worker *w = &g->workers[k];
+        w->g = g;
+        w->tiles = mem_alloc(parts * CODEC_UNIT + 1, sizeof(float));
+        w->scratch = mem_alloc(2 * g->piece, sizeof(float));
+        w->pointers = mem_alloc(parts + 1, sizeof *w->pointers);
+    }
+}
+
+static enum brg_status update_open(struct merge *g, struct err *e) {
+    const char *path = g->job->update_path;
+    if (g->job->down == 0 || path == NULL) return BRG_OK;
+    g->update_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return g->update_fd < 0 ? os_errno(e, errno, "create", path) : BRG_OK;
 }
 
 static enum brg_status merge_open(struct merge *g, struct err *e) {
@@ -202,125 +279,219 @@ static enum brg_status merge_open(struct merge *g, struct err *e) {
     }
     g->parent_fd = open(job->parent_path, O_RDONLY | O_CLOEXEC);
     if (g->parent_fd < 0) return os_errno(e, errno, "open", job->parent_path);
+    (void)posix_fadvise(g->parent_fd, 0, 0, POSIX_FADV_SEQUENTIAL);
     hasher_init(&g->parent_theta);
     TRY(open_sources(g, e));
     reserve(g);
     outer_merge_init(&g->outer, &job->params, g->parts, job->weight, job->parts_count);
-    return checkpoint_writer_open(job->out_path, &job->head, &g->writer, e);
+    TRY(update_open(g, e));
+    struct checkpoint_head head = job->head;
+    head.has_e = job->down != 0;
+    return checkpoint_writer_open(job->out_path, &head, &g->writer, e);
 }
 
-/* The reading side's work on one slot. */
-static enum brg_status fill(struct merge *g, struct slot *s, struct err *e) {
+/* ---- A piece --------------------------------------------------------------------------------- */
+static enum brg_status piece_read(struct merge *g, struct slot *s, uint64_t at, struct err *e) {
     const char *path = g->job->parent_path;
-    uint64_t left = g->parent.elements - g->at;
-    size_t n = left < g->piece ? (size_t)left : g->piece;
-    TRY(os_pread_all(g->parent_fd, s->theta, 4 * n, g->parent.theta_offset + 4 * g->at, path, e));
-    TRY(os_pread_all(g->parent_fd, s->m, 4 * n, g->parent.m_offset + 4 * g->at, path, e));
-    hasher_update(&g->parent_theta, s->theta, 4 * n);
+    const struct checkpoint *p = &g->parent;
+    TRY(os_pread_all(g->parent_fd, s->parent, 4 * s->n, p->theta_offset + 4 * at, path, e));
+    TRY(os_pread_all(g->parent_fd, s->m, 4 * s->n, p->m_offset + 4 * at, path, e));
+    if (p->e_offset > 0)
+        TRY(os_pread_all(g->parent_fd, s->e, 2 * s->n, p->e_offset + 2 * at, path, e));
+    else
+        memset(s->e, 0, 2 * s->n);
     for (size_t i = 0; i < g->job->parts_count; i++) {
-        g->bad_part = (int)i;
-        TRY(source_next(&g->sources[i], n, g->bytes, g->decoded[i], e));
-    }
-    g->bad_part = -1;
-    outer_merge_chunk(&g->outer, s->theta, s->m, (const float *const *)g->decoded, n);
-    g->at += n;
-    s->n = n;
-    return BRG_OK;
-}
-
-/* The writing side's work on one slot. */
-static enum brg_status drain(struct merge *g, struct slot *s, struct err *e) {
-    TRY(checkpoint_write_theta(g->writer, s->theta, s->n, e));
-    return checkpoint_write_m(g->writer, s->m, s->n, e);
-}
-
-static enum brg_status merge_alone(struct merge *g, struct err *e) {
-    while (g->at < g->parent.elements) {
-        TRY(fill(g, &g->slots[0], e));
-        TRY(drain(g, &g->slots[0], e));
+        uint64_t offset = DELTA_HEADER_BYTES + codec_bytes(g->codecs[i], at);
+        TRY(os_pread_all(g->sources[i].fd, s->coded[i], (size_t)codec_bytes(g->codecs[i], s->n),
+                         offset, g->sources[i].path, e));
     }
     return BRG_OK;
 }
 
-/* Waits until the slot is full (or empty) or the other side gave up; false in the latter case. */
-static bool slot_wait(struct merge *g, const struct slot *s, bool full) {
-    pthread_mutex_lock(&g->lock);
-    while (!g->stop && (s->n > 0) != full) pthread_cond_wait(&g->changed, &g->lock);
-    bool go_on = !g->stop;
+static enum brg_status piece_step(struct worker *w, struct slot *s, uint64_t at, int *out_bad,
+                                  struct err *e) {
+    struct merge *g = w->g;
+    size_t bad = 0;
+    memcpy(s->theta, s->parent, 4 * s->n);
+    enum brg_status st = outer_merge_coded(&g->outer, s->theta, s->m,
+                                           (const uint8_t *const *)s->coded, g->codecs, s->n,
+                                           w->tiles, w->pointers, w->sums, &bad);
+    if (st != BRG_OK) {
+        *out_bad = (int)bad;
+        return err_set(e, st, "delta: before element %llu stands what its codec never writes",
+                       (unsigned long long)(at + s->n));
+    }
+    if (g->job->down != 0)
+        st = outer_down_chunk(g->job->down, s->parent, s->theta, s->e, s->n, s->update, w->scratch);
+    else if (g->parent.e_offset > 0)
+        st = outer_down_settle(s->theta, s->e, s->n, w->scratch);
+    if (st == BRG_OK) return BRG_OK;
+    return err_set(e, st == BRG_E_CORRUPT ? BRG_E_CHECKPOINT : st,
+                   "the update before element %llu is not finite; go back to an earlier version",
+                   (unsigned long long)(at + s->n));
+}
+
+static enum brg_status piece_write(struct merge *g, struct slot *s, uint64_t at, struct err *e) {
+    enum codec down = g->job->down;
+    TRY(checkpoint_write_at(g->writer, at, s->theta, s->m, down != 0 ? s->e : NULL, s->n, e));
+    if (g->update_fd < 0) return BRG_OK;
+    return os_pwrite_all(g->update_fd, s->update, (size_t)codec_bytes(down, s->n),
+                         UPDATE_HEADER_BYTES + codec_bytes(down, at), g->job->update_path, e);
+}
+
+static enum brg_status piece_make(struct worker *w, struct slot *s, int *out_bad, struct err *e) {
+    struct merge *g = w->g;
+    uint64_t at = s->piece * g->piece, left = g->parent.elements - at;
+    CHECK(at % CODEC_UNIT == 0); /* M2 */
+    s->n = left < g->piece ? (size_t)left : g->piece;
+    TRY(piece_read(g, s, at, e));
+    TRY(piece_step(w, s, at, out_bad, e));
+    return piece_write(g, s, at, e);
+}
+
+static void stream_hash(struct merge *g, size_t stream, const struct slot *s) {
+    size_t parts = g->job->parts_count;
+    if (stream == 0) {
+        hasher_update(&g->parent_theta, s->parent, 4 * s->n);
+    } else if (stream <= parts) {
+        struct source *x = &g->sources[stream - 1];
+        hasher_update(&x->hash, s->coded[stream - 1], (size_t)codec_bytes(x->header.codec, s->n));
+        x->at += s->n;
+    } else {
+        checkpoint_hash_theta(g->writer, s->theta, s->n);
+    }
+}
+
+/* ---- The threads: all with the lock held, except while they work --------------------------------- */
+static bool hash_some(struct merge *g) {
+    for (size_t k = 0; k < g->streams_count; k++) {
+        struct slot *s = &g->slots[g->stream_at[k] % g->slots_count];
+        if (g->stream_busy[k] || s->state != FULL || s->piece != g->stream_at[k]) continue;
+        g->stream_busy[k] = true;
+        pthread_mutex_unlock(&g->lock);
+        stream_hash(g, k, s);
+        pthread_mutex_lock(&g->lock);
+        g->stream_busy[k] = false;
+        g->stream_at[k]++;
+        if (--s->streams_left == 0) s->state = EMPTY;
+        pthread_cond_broadcast(&g->changed);
+        return true;
+    }
+    return false;
+}
+
+static bool make_some(struct worker *w) {
+    struct merge *g = w->g;
+    struct slot *s = &g->slots[g->next % g->slots_count];
+    if (g->next == g->pieces || s->state != EMPTY) return false;
+    struct err e = {0};
+    int bad = -1;
+    s->state = FILLING;
+    s->piece = g->next++;
     pthread_mutex_unlock(&g->lock);
-    return go_on;
+    enum brg_status st = piece_make(w, s, &bad, &e);
+    pthread_mutex_lock(&g->lock);
+    if (st != BRG_OK && g->status == BRG_OK) {
+        g->status = st;
+        g->bad_part = bad;
+        g->err = e;
+    }
+    s->streams_left = g->streams_count;
+    s->state = FULL;
+    pthread_cond_broadcast(&g->changed);
+    return true;
 }
 
-static void slot_set(struct merge *g, struct slot *s, size_t n, bool stop) {
+static bool all_hashed(const struct merge *g) {
+    for (size_t k = 0; k < g->streams_count; k++)
+        if (g->stream_at[k] < g->pieces) return false;
+    return true;
+}
+
+static void *work(void *user) {
+    struct worker *w = user;
+    struct merge *g = w->g;
     pthread_mutex_lock(&g->lock);
-    s->n = n;
-    g->stop |= stop;
+    while (g->status == BRG_OK && !all_hashed(g)) {
+        if (hash_some(g) || make_some(w)) continue;
+        pthread_cond_wait(&g->changed, &g->lock);
+    }
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
-}
-
-static void *reading_side(void *user) {
-    struct merge *g = user;
-    for (size_t k = 0; g->at < g->parent.elements; k++) {
-        struct slot *s = &g->slots[k % SLOTS];
-        struct slot own = {.theta = s->theta, .m = s->m}; /* n is the flag between the two sides */
-        if (!slot_wait(g, s, false)) break;
-        g->read_status = fill(g, &own, &g->read_err);
-        slot_set(g, s, own.n, g->read_status != BRG_OK);
-        if (g->read_status != BRG_OK) break;
-    }
     return NULL;
 }
 
-static enum brg_status merge_together(struct merge *g, struct err *e) {
-    pthread_t reader;
-    if (pthread_create(&reader, NULL, reading_side, g) != 0) return merge_alone(g, e);
-    enum brg_status s = BRG_OK;
-    uint64_t written = 0, elements = g->parent.elements;
-    for (size_t k = 0; s == BRG_OK && written < elements; k++) {
-        struct slot *slot = &g->slots[k % SLOTS];
-        if (!slot_wait(g, slot, true)) break;
-        s = drain(g, slot, e);
-        written += slot->n;
-        slot_set(g, slot, 0, s != BRG_OK);
+/* This thread is the first worker; where no other can be had it does all of the work. */
+static enum brg_status merge_all(struct merge *g, struct err *e) {
+    unsigned started = 1;
+    for (; started < g->workers_count; started++) {
+        struct worker *w = &g->workers[started];
+        if (pthread_create(&w->thread, NULL, work, w) != 0) break;
     }
-    pthread_join(reader, NULL);
-    if (s != BRG_OK || g->read_status == BRG_OK) return s;
-    if (e != NULL) *e = g->read_err;
-    return g->read_status;
+    (void)work(&g->workers[0]);
+    for (unsigned k = 1; k < started; k++) pthread_join(g->workers[k].thread, NULL);
+    if (g->status != BRG_OK && e != NULL) *e = g->err;
+    return g->status;
 }
 
 static enum brg_status check_hashes(struct merge *g, struct err *e) {
-    CHECK(g->at == g->parent.elements); /* M1 */
+    CHECK(all_hashed(g)); /* M1 */
     TRY(hash_compare(&g->parent_theta, &g->parent.theta_hash, g->job->parent_path, "theta", e));
     for (size_t i = 0; i < g->job->parts_count; i++) {
         const struct merge_part *p = &g->job->parts[i];
         g->bad_part = (int)i;
-        CHECK(g->sources[i].at == g->at); /* M1 */
+        CHECK(g->sources[i].at == g->parent.elements); /* M1 */
         TRY(hash_compare(&g->sources[i].hash, &p->blob, p->path, "delta", e));
     }
     g->bad_part = -1;
     return BRG_OK;
 }
 
+static enum brg_status update_seal(struct merge *g, const struct hash *theta, struct err *e) {
+    if (g->update_fd < 0) return BRG_OK;
+    const struct checkpoint_head *head = &g->job->head;
+    uint8_t bytes[UPDATE_HEADER_BYTES];
+    struct update_header h = {.codec = g->job->down,
+                              .elements = g->parent.elements,
+                              .from = head->parent,
+                              .to = head->version,
+                              .tokens = head->tokens,
+                              .run = head->run,
+                              .theta_from = g->parent.theta_hash,
+                              .theta_to = *theta};
+    update_header_encode(&h, bytes);
+    return os_pwrite_all(g->update_fd, bytes, sizeof bytes, 0, g->job->update_path, e);
+}
+
 enum brg_status merge_run(const struct merge_job *job, struct hash *out_file, uint64_t *out_bytes,
                           struct hash *out_theta, int *out_bad_part, struct err *e) {
-    struct merge g = {.job = job, .parent_fd = -1, .bad_part = -1};
-    CHECK(pthread_mutex_init(&g.lock, NULL) == 0);
-    CHECK(pthread_cond_init(&g.changed, NULL) == 0);
-    enum brg_status s = merge_open(&g, e);
-    if (s == BRG_OK) s = job->threads > 1 ? merge_together(&g, e) : merge_alone(&g, e);
-    if (s == BRG_OK) s = check_hashes(&g, e);
+    struct merge *g = mem_alloc(1, sizeof *g);
+    struct hash file, theta;
+    uint64_t bytes = 0;
+    g->job = job;
+    g->parent_fd = g->update_fd = g->bad_part = -1;
+    CHECK(pthread_mutex_init(&g->lock, NULL) == 0);
+    CHECK(pthread_cond_init(&g->changed, NULL) == 0);
+    enum brg_status s = merge_open(g, e);
+    if (s == BRG_OK) s = merge_all(g, e);
+    if (s == BRG_OK) s = check_hashes(g, e);
     /* Only what a part's own bytes can cause is laid at its door; a disk that fails is not the
      * part. */
     bool to_blame = s == BRG_E_CORRUPT || s == BRG_E_MISSING || s == BRG_E_MESSAGE;
-    *out_bad_part = to_blame ? g.bad_part : -1;
+    *out_bad_part = to_blame ? g->bad_part : -1;
     if (s == BRG_OK) {
-        struct checkpoint_writer *w = g.writer;
-        g.writer = NULL; /* finish frees it in every case */
-        s = checkpoint_writer_finish(w, out_file, out_bytes, out_theta, e);
+        struct checkpoint_writer *w = g->writer;
+        g->writer = NULL; /* finish frees it in every case */
+        s = checkpoint_writer_finish(w, &file, &bytes, &theta, e);
     }
-    merge_fini(&g);
+    if (s == BRG_OK) s = update_seal(g, &theta, e);
+    if (s == BRG_OK) {
+        *out_file = file;
+        *out_bytes = bytes;
+        *out_theta = theta;
+    }
+    merge_fini(g);
+    mem_free(g);
     return s;
 }
 

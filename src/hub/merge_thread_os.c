@@ -135,8 +135,15 @@ static size_t collect_parts(const struct hub_server *s, const struct hub_plan *p
     return count;
 }
 
+static unsigned cpus(void) {
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 2   ? 2
+           : n > 8 ? 8
+                   : (unsigned)n; /* two even on one: one computes while one waits for a disk */
+}
+
 static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, const char *out_path,
-                               struct result *out, struct err *e) {
+                               const char *update_path, struct result *out, struct err *e) {
     char parent[OS_PATH_MAX];
     struct checkpoint c;
     uint32_t n = p->parts_count > 0 ? p->parts_count : 1;
@@ -155,7 +162,9 @@ static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, c
                             .weight = weight,
                             .parts = parts,
                             .parts_count = count,
-                            .threads = 2};
+                            .threads = cpus(),
+                            .down = p->down,
+                            .update_path = update_path};
     job.head = (struct checkpoint_head){.table = &c.table,
                                         .model_json = s->dir.model_json,
                                         .run = s->dir.facts.run,
@@ -207,15 +216,17 @@ static void tell_merged(struct hub_server *s, const struct plan_job *j, const st
 }
 
 static void merge_once(struct hub_server *s, const struct plan_job *j) {
-    char path[OS_PATH_MAX];
+    char path[OS_PATH_MAX], update[OS_PATH_MAX];
     struct result r;
     struct err e = {0};
     time_ns began = os_now();
     memset(&r, 0, sizeof r);
     os_path(path, s->dir.path, "incoming/merge.tmp");
-    enum brg_status st = compute(s, &j->plan, path, &r, &e);
+    os_path(update, s->dir.path, "incoming/update.tmp");
+    enum brg_status st = compute(s, &j->plan, path, update, &r, &e);
     FAULT("hub.after_checkpoint");
     if (st == BRG_OK) st = blobs_adopt(s->blobs, path, &r.file, &e);
+    if (st == BRG_OK && j->plan.down != 0) server_update_adopt(s, update, j->plan.version);
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     s->times.merge_ns = os_now() - began;
     s->times.merges += st == BRG_OK;
@@ -226,6 +237,7 @@ static void merge_once(struct hub_server *s, const struct plan_job *j) {
         tell_merged(s, j, &r);
     } else {
         (void)unlink(path);
+        (void)unlink(update);
         tell_failed(s, j, &r, &e);
     }
 }

@@ -6,7 +6,11 @@
  *
  * Retention: the newest keep_checkpoints versions, every keep_every-th, the first one, and the head. Older
  * checkpoints go only after the newest one was read back and had its hash (a bad disk must not cost the
- * last good copy). Deltas stay: replay needs them. */
+ * last good copy). Deltas stay: replay needs them.
+ *
+ * RUN/updates/N.update is the way from N's parent to N, for sites that are there already. It has its name
+ * before N is the head, so that nobody asks for it in vain, and no more: it is not synced, and a site that
+ * finds it gone, or that its sum has not N's hash, takes the whole weights. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -17,8 +21,25 @@
 #include "base/fault.h"
 #include "hub/server_os.h"
 
+enum { UPDATES_KEPT = 8 };
+
 static void link_name(const struct hub_server *s, uint64_t version, char out[OS_PATH_MAX]) {
     os_path(out, s->dir.path, "versions/%" PRIu64 ".safetensors", version);
+}
+
+void server_update_path(const struct hub_server *s, uint64_t version, char out[OS_PATH_MAX]) {
+    os_path(out, s->dir.path, "updates/%" PRIu64 ".update", version);
+}
+
+void server_update_adopt(struct hub_server *s, const char *from, uint64_t version) {
+    char path[OS_PATH_MAX];
+    server_update_path(s, version, path);
+    if (rename(from, path) != 0)
+        log_line(LOG_WARN, "hub", "update_failed", "version=%" PRIu64 " cause=\"%s\"", version,
+                 strerror(errno));
+    if (version < UPDATES_KEPT) return;
+    server_update_path(s, version - UPDATES_KEPT, path);
+    (void)unlink(path);
 }
 
 static void publish_one(struct hub_server *s, const struct hub_version_view *v) {
@@ -133,6 +154,8 @@ void server_publish_all(struct hub_server *s) {
     struct err e = {0};
     struct hub_view view;
     if (os_mkdirs(os_path(path, s->dir.path, "versions"), &e) != BRG_OK)
+        log_line(LOG_WARN, "hub", "publish_failed", "cause=\"%s\"", e.text);
+    if (os_mkdirs(os_path(path, s->dir.path, "updates"), &e) != BRG_OK)
         log_line(LOG_WARN, "hub", "publish_failed", "cause=\"%s\"", e.text);
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     hub_view(s->hub, server_now(s), &view);

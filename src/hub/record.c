@@ -274,6 +274,10 @@ static void code_ledger(struct coder *c, struct record_ledger *r) {
 static void code_small(struct coder *c, struct hub_record *r) {
     switch (r->kind) {
     case RECORD_TERM: code_u32(c, &r->u.term.term); return;
+    case RECORD_DOWN:
+        code_u32(c, &r->u.down.codec);
+        if (r->u.down.codec > 5) bad(c, "codec"); /* enum codec, or 0 */
+        return;
     case RECORD_EPOCH:
         code_u32(c, &r->u.epoch.epoch);
         code_u64(c, &r->u.epoch.positions);
@@ -336,7 +340,7 @@ const char *record_kind_name(uint16_t kind) {
         [RECORD_SEAL] = "seal",         [RECORD_LEAVE] = "leave",
         [RECORD_ROLLBACK] = "rollback", [RECORD_QUARANTINE] = "quarantine",
         [RECORD_HOLD] = "hold",         [RECORD_REBUILD] = "rebuild",
-        [RECORD_LEDGER] = "ledger",
+        [RECORD_LEDGER] = "ledger",     [RECORD_DOWN] = "down",
     };
     return kind < ARRAY_COUNT(names) && names[kind] ? names[kind] : "unknown";
 }

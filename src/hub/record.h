@@ -31,6 +31,7 @@ enum record_kind { /* numbers are stored; never reuse one */
                    RECORD_HOLD = 15,
                    RECORD_REBUILD = 16,
                    RECORD_LEDGER = 17,
+                   RECORD_DOWN = 20,
 };
 const char *record_kind_name(uint16_t kind); /* "open", ...; "unknown" */
 
@@ -59,6 +60,10 @@ struct record_open {
 };
 struct record_term {
     uint32_t term;
+};
+struct record_down {
+    uint32_t
+        codec; /* enum codec of the updates by which later versions are defined; 0: whole weights */
 };
 struct record_join {
     uint32_t site, inc;
@@ -178,6 +183,7 @@ struct hub_record {
     union {
         struct record_open open;
         struct record_term term;
+        struct record_down down;
         struct record_join join;
         struct record_epoch epoch;
         struct record_grant grant;

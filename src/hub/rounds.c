@@ -185,6 +185,7 @@ static void plan(struct hub *h) {
                                 .version = h->versions_next,
                                 .tokens_after = head->tokens,
                                 .term = h->term,
+                                .down = (enum codec)h->down,
                                 .parent_checkpoint = head->checkpoint};
     m->plan.parts = mem_alloc(count, sizeof *m->plan.parts);
     for (uint32_t i = 0; i < count; i++) plan_part(h, m, staged[i]);

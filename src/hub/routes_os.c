@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "hub/http_os.h"
 #include "hub/json_view.h"
@@ -223,6 +224,33 @@ static enum MHD_Result handle_checkpoint(struct exchange *x) {
     return reply_file(x, fd, (uint64_t)st.st_size, &v.checkpoint);
 }
 
+/* Only what is of this very version: a file may be left over from a version that never came to be. */
+static bool update_fits(int fd, const struct hub_version_view *v) {
+    uint8_t bytes[UPDATE_HEADER_BYTES];
+    struct update_header h;
+    return pread(fd, bytes, sizeof bytes, 0) == (ssize_t)sizeof bytes &&
+           update_header_decode(bytes, &h, NULL) == BRG_OK && h.from == v->parent &&
+           h.to == v->version && hash_equal(&h.theta_to, &v->theta);
+}
+
+static enum MHD_Result handle_update(struct exchange *x) {
+    struct hub_version_view v;
+    char path[OS_PATH_MAX];
+    struct stat st;
+    enum MHD_Result ok = MHD_NO;
+    if (!version_of(x, &v, &ok)) return ok;
+    server_update_path(x->s, v.version, path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC); /* reply_file takes it */
+    bool fits = fd >= 0 && update_fits(fd, &v);
+    if (!fits) os_close_cleanup(&fd);
+    if (!fits)
+        return reply_problem(x, 404, WIRE_BAD,
+                             "there is no update to version %" PRIu64 "; take its checkpoint",
+                             v.version);
+    CHECK(fstat(fd, &st) == 0);
+    return reply_file(x, fd, (uint64_t)st.st_size, &v.theta);
+}
+
 /* ---- The table ------------------------------------------------------------------------------------------- */
 #define GETS (METHOD_GET | METHOD_HEAD)
 #define MESSAGE(name)                                                                              \
@@ -247,6 +275,7 @@ static const struct route routes[] = {
     {GETS, 3, {"v1", "versions", NULL}, 0, handle_version},
     {GETS, 4, {"v1", "versions", NULL, "checkpoint"}, 0, handle_checkpoint},
     {GETS, 4, {"v1", "versions", NULL, "theta"}, 0, handle_theta},
+    {GETS, 4, {"v1", "versions", NULL, "update"}, 0, handle_update},
     OPERATOR("drain"),
     OPERATOR("discard"),
     OPERATOR("rollback"),

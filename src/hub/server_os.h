@@ -95,6 +95,9 @@ enum step_result server_settle(struct hub_server *s);
 /* The machine's clock; under the lock. */
 time_ns server_now(struct hub_server *s);
 
+/* Where the update from its parent to a version lies; takes a finished one, and drops the oldest. */
+void server_update_path(const struct hub_server *s, uint64_t version, char out[OS_PATH_MAX]);
+void server_update_adopt(struct hub_server *s, const char *from, uint64_t version);
 void *server_merge_main(void *server);
 void plan_job_fini(struct plan_job *j);
 void plan_job_copy(struct plan_job *to, const struct hub_plan *p, uint64_t generation);

@@ -9,6 +9,7 @@
 
 static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
 static const char *const averages[] = {"mean", "sum", NULL};
+static const char *const downs[] = {"full", "bf16", "int8", "int4", "topk", NULL};
 static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", "topk", NULL};
 
 static const struct config_key keys[] = {
@@ -47,6 +48,8 @@ static const struct config_key keys[] = {
      .help = "mean: token-weighted; sum: plain sum of deltas, no momentum, for models that count"},
     {"outer", "codec", CONFIG_ENUM, .def = "int8", .choices = codecs,
      .help = "how contributions are coded; topk wants mu = 0"},
+    {"outer", "down_codec", CONFIG_ENUM, .def = "full", .choices = downs,
+     .help = "how versions go to the sites: whole weights, or coded updates that define them"},
     {"outer", "quorum", CONFIG_U64, .def = "1", .min = 1, .max = 4096,
      .help =
          "sites that must have handed in before the others are waited for no longer than grace"},
@@ -96,6 +99,9 @@ static void take_rounds(const struct config *c, struct hub_settings *s) {
     s->rule.late_weight = config_f64(c, "outer", "late_weight");
     s->rule.sum = config_enum(c, "outer", "average") == 1;
     CHECK(codec_parse(codecs[config_enum(c, "outer", "codec")], &s->codec));
+    s->down = (enum codec)0;
+    if (config_enum(c, "outer", "down_codec") > 0)
+        CHECK(codec_parse(downs[config_enum(c, "outer", "down_codec")], &s->down));
 }
 
 static void take_training(const struct config *c, const struct run_facts *f,
@@ -135,6 +141,9 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     take_rounds(c, s);
     take_training(c, f, s);
     take_leases(c, s);
+    if (s->rule.sum && s->down != 0)
+        return config_fail(c, "outer", "down_codec", e,
+                           "rounds, and outer.average sum is for models that count; want full");
     if (s->lease_samples_min > s->lease_samples_max)
         return config_fail(c, "lease", "samples_min", e, "is larger than lease.samples_max");
     if (s->heartbeat_ns * 2 > s->ttl_ns)

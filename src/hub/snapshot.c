@@ -14,7 +14,8 @@
 #include "base/mutant.h"
 #include "hub/machine.h"
 
-enum { SNAPSHOT_LAYOUT = 2 };
+/* 3 has the codec of updates before the counters; a run without updates stays readable for older programs. */
+enum { SNAPSHOT_LAYOUT = 2, SNAPSHOT_LAYOUT_DOWN = 3 };
 static const char magic[8] = {'B', 'R', 'G', 'S', 'N', 'A', 'P', '1'};
 
 /* ---- Encoding
@@ -47,7 +48,7 @@ static void version_put(const struct hub_version *row, struct buf *out) {
 
 void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_put(out, magic, sizeof magic);
-    buf_u32(out, SNAPSHOT_LAYOUT);
+    buf_u32(out, h->down != 0 ? SNAPSHOT_LAYOUT_DOWN : SNAPSHOT_LAYOUT);
     buf_put(out, h->s.run.v, ID_BYTES);
     buf_u64(out, h->seq);
     buf_u8(out, h->opened);
@@ -59,6 +60,7 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_u32(out, h->inc_floor);
     buf_u64(out, h->foreign_below);
     buf_u64(out, h->versions_next);
+    if (h->down != 0) buf_u32(out, h->down);
     const uint64_t counters[] = {h->grants,          h->reclaimed,        h->returned,
                                  h->rejected,        h->discarded,        h->departures,
                                  h->samples_granted, h->samples_reclaimed};
@@ -156,7 +158,7 @@ static bool ledger_fits(const struct hub *h, const struct ledger *l) {
            (ledger_tok_last(l) >> 32) <= h->term;
 }
 
-static bool hub_get(struct hub *h, struct reader *r, struct err *e) {
+static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err *e) {
     h->opened = flag_get(r);
     h->held = flag_get(r);
     h->term = get_u32(r);
@@ -166,6 +168,10 @@ static bool hub_get(struct hub *h, struct reader *r, struct err *e) {
     h->inc_floor = get_u32(r);
     h->foreign_below = get_u64(r);
     h->versions_next = get_u64(r);
+    if (layout == SNAPSHOT_LAYOUT_DOWN) {
+        h->down = get_u32(r);
+        if (h->down == 0 || h->down > CODEC_TOPK) return false; /* one state, one form */
+    }
     uint64_t *const counters[] = {&h->grants,          &h->reclaimed,        &h->returned,
                                   &h->rejected,        &h->discarded,        &h->departures,
                                   &h->samples_granted, &h->samples_reclaimed};
@@ -196,12 +202,14 @@ enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_
     CHECK(!h->opened);
     struct reader r = reader_of(data, n);
     const void *head = get_bytes(&r, sizeof magic);
-    bool good = head && memcmp(head, magic, sizeof magic) == 0 && get_u32(&r) == SNAPSHOT_LAYOUT;
+    bool good = head && memcmp(head, magic, sizeof magic) == 0;
+    uint32_t layout = get_u32(&r);
+    good = good && (layout == SNAPSHOT_LAYOUT || layout == SNAPSHOT_LAYOUT_DOWN);
     struct id128 run = {0};
     bytes_get(&r, run.v, ID_BYTES);
     if (good && r.ok && !id_equal(&run, &h->s.run))
         return err_set(e, BRG_E_JOURNAL, "the snapshot belongs to another run; remove it");
-    good = good && get_u64(&r) == seq && r.ok && hub_get(h, &r, e);
+    good = good && get_u64(&r) == seq && r.ok && hub_get(h, &r, layout, e);
     if (!good)
         return err_set(e, BRG_E_JOURNAL,
                        "the snapshot at record %llu cannot be used; remove it, the journal "

@@ -41,7 +41,7 @@
 #include "outer/outer.h"
 
 /* A tile of sums stays in the first-level cache while the parts stream past it. */
-enum { TILE = 1024 };
+enum { TILE = OUTER_TILE };
 static_assert(OUTER_CHUNK % TILE == 0, "whole tiles in a whole chunk");
 
 struct outer_rule outer_rule_default(void) {
@@ -195,32 +195,56 @@ static void step_late(float *restrict theta, const float *restrict sum, float et
     }
 }
 
-/* Fills the scratch with the weighted sum of the fresh or of the late parts. A part of weight zero
- * is no contribution; false where nothing contributes. */
-static bool sum_parts(struct outer_merge *g, const float *const *delta, size_t at, size_t n,
-                      bool late) {
+/* Fills sums[TILE] with the weighted sum of the fresh or of the late parts. A part of weight zero is no
+ * contribution; false where nothing contributes. */
+static bool sum_parts(const struct outer_merge *g, const float *const *delta, size_t at, size_t n,
+                      bool late, float *sums) {
     bool any = false;
     for (size_t i = 0; i < g->parts_count; i++) {
         if (g->parts[i].late != late || !(g->weight[i] > 0)) continue;
-        if (!any) memset(g->scratch, 0, TILE * sizeof *g->scratch);
+        if (!any) memset(sums, 0, TILE * sizeof *sums);
         any = true;
-        add_weighted(g->scratch, delta[i] + at, (float)g->weight[i], n);
+        add_weighted(sums, delta[i] + at, (float)g->weight[i], n);
     }
     return any;
+}
+
+static void merge_tiles(const struct outer_merge *g, float *theta, float *m,
+                        const float *const *delta, size_t n, float *sums) {
+    float eta = (float)g->params.eta_r, mu = (float)g->params.mu_r,
+          kappa = (float)g->params.kappa_r;
+    for (size_t at = 0; at < n; at += TILE) {
+        size_t count = n - at < TILE ? n - at : TILE;
+        if (sum_parts(g, delta, at, count, false, sums))
+            step_fresh(theta + at, m + at, sums, eta, mu, kappa, count);
+        if (sum_parts(g, delta, at, count, true, sums)) step_late(theta + at, sums, eta, count);
+    }
 }
 
 void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const float *const *delta,
                        size_t n) {
     CHECK(n <= OUTER_CHUNK); /* O3: a chunk never decides how many tiles there may be */
-    float eta = (float)g->params.eta_r, mu = (float)g->params.mu_r,
-          kappa = (float)g->params.kappa_r;
-    for (size_t at = 0; at < n; at += TILE) {
-        size_t count = n - at < TILE ? n - at : TILE;
-        if (sum_parts(g, delta, at, count, false)) {
-            step_fresh(theta + at, m + at, g->scratch, eta, mu, kappa, count);
+    merge_tiles(g, theta, m, delta, n, g->scratch);
+}
+
+enum brg_status outer_merge_coded(const struct outer_merge *g, float *theta, float *m,
+                                  const uint8_t *const *coded, const enum codec *codecs, size_t n,
+                                  float *scratch, const float **delta, float *sums,
+                                  size_t *out_bad_part) {
+    static_assert(CODEC_UNIT % TILE == 0, "whole tiles in a unit");
+    for (size_t i = 0; i < g->parts_count; i++) delta[i] = scratch + i * CODEC_UNIT;
+    for (size_t at = 0; at < n; at += CODEC_UNIT) {
+        size_t count = n - at < CODEC_UNIT ? n - at : CODEC_UNIT;
+        for (size_t i = 0; i < g->parts_count; i++) {
+            enum brg_status s = codec_decode(codecs[i], coded[i] + codec_bytes(codecs[i], at),
+                                             count, scratch + i * CODEC_UNIT);
+            if (s == BRG_OK) continue;
+            *out_bad_part = i;
+            return s;
         }
-        if (sum_parts(g, delta, at, count, true)) step_late(theta + at, g->scratch, eta, count);
+        merge_tiles(g, theta + at, m + at, delta, count, sums);
     }
+    return BRG_OK;
 }
 
 /* ---- Checks before acceptance -------------------------------------------------------------------

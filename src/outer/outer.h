@@ -109,6 +109,39 @@ void outer_merge_fini(struct outer_merge *g);
 void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const float *const *delta,
                        size_t n);
 
+/* The same from coded deltas: coded[i] is part i's payload of these n elements (n a multiple of CODEC_UNIT
+ * except at the end), decoded tile by tile into scratch[count * CODEC_UNIT], so that the floats of a delta
+ * never leave the first-level cache. E_CORRUPT, *out_bad_part: this payload is none; theta and m are then
+ * half done and of no use. Threads may share g where each brings its own scratch, pointers[count] and
+ * sums[OUTER_TILE]. */
+enum { OUTER_TILE = 1024 };
+enum brg_status outer_merge_coded(const struct outer_merge *g, float *theta, float *m,
+                                  const uint8_t *const *coded, const enum codec *codecs, size_t n,
+                                  float *scratch, const float **pointers, float *sums,
+                                  size_t *out_bad_part) MUST_USE;
+
+/* ---- The way back: a version as an update on its parent (down.c has the equations) ------------- */
+/* theta: in theta*, out theta_{v+1}; e: n bf16, in e_v, out e_{v+1}; out[codec_bytes(c, n)]: the update's
+ * payload; scratch[2n]. E_NONFINITE, E_CORRUPT (e is not finite): nothing has changed. */
+enum brg_status outer_down_chunk(enum codec c, const float *theta_old, float *theta, uint8_t *e,
+                                 size_t n, uint8_t *out, float *scratch) MUST_USE;
+/* theta += e, where the run goes back to whole weights; scratch[n]. */
+enum brg_status outer_down_settle(float *theta, const uint8_t *e, size_t n, float *scratch)
+    MUST_USE;
+/* The one addition by which hub and sites get theta_{v+1} from theta_v. */
+void update_add(float *theta, const float *update, size_t n);
+
+enum { UPDATE_HEADER_BYTES = 128 };
+struct update_header {
+    enum codec codec;
+    uint64_t elements, from, to, tokens; /* tokens: of version `to` */
+    struct id128 run;
+    struct hash theta_from, theta_to;
+};
+void update_header_encode(const struct update_header *h, uint8_t out[UPDATE_HEADER_BYTES]);
+enum brg_status update_header_decode(const uint8_t in[UPDATE_HEADER_BYTES],
+                                     struct update_header *out, struct err *e) MUST_USE;
+
 /* ---- Checks before acceptance ---------------------------------------------------------------- */
 struct delta_stats {
     double norm2, max_abs, dot_m, m_norm2; /* sums in f64 */

@@ -29,15 +29,12 @@ static void source_close(struct source *f) {
 
 static enum brg_status source_version(const struct brg_site *s, uint64_t version, struct source *f,
                                       struct err *e) {
-    local_base_path(s, version, f->path);
-    struct checkpoint c = {0};
-    TRY(checkpoint_open(f->path, &c, e));
-    f->offset = c.theta_offset;
-    bool fits = c.elements == s->elements && id_equal(&c.run, &s->run.run);
-    checkpoint_fini(&c);
-    if (!fits) return err_set(e, BRG_E_CHECKPOINT, "%s: of another run or model", f->path);
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
-    return f->fd < 0 ? os_errno(e, errno, "opening", f->path) : BRG_OK;
+    struct local_base b;
+    TRY(local_base_open(s, version, &b, e));
+    memcpy(f->path, b.path, sizeof f->path);
+    f->offset = b.offset;
+    f->fd = b.fd;
+    return BRG_OK;
 }
 
 static enum brg_status source_delta(const struct brg_site *s, const struct site_delta *d,
@@ -225,9 +222,7 @@ static void give_up_base(struct brg_site *s, const struct err *why) {
     if (s->core.loaded) {
         site_forget(&s->core, "local files are missing or damaged", &s->out.notes);
     } else {
-        char path[OS_PATH_MAX];
-        local_base_path(s, s->core.ready, path);
-        remove(path);
+        local_base_drop(s, s->core.ready);
         s->core.ready = SITE_VERSION_NONE;
     }
 }

@@ -6,7 +6,7 @@
  *   checkpoint.safetensors      the local checkpoint (S2): weights, subtraction base, the optimizer's
  *                               arrays, and the core's state, in one file that is renamed into place
  *   outbox/<did>.delta          contributions that are not rebased on yet
- *   base/<version>.safetensors  versions of the run: the one rebased on, and newer ones
+ *   base/                       versions of the run: the one rebased on, and newer ones (base_os.c)
  *
  * The writer works in order, so a contribution's file is durable before a checkpoint that names it. A
  * file is removed only when neither the newest durable checkpoint nor the running core needs it.
@@ -24,59 +24,10 @@
 
 enum { READ_BYTES = 1 << 20, MOVE_COUNT = 1 << 20 };
 
-void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]) {
-    os_path(out, s->dir, "base/%" PRIu64 ".safetensors", version);
-}
-
 void local_delta_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]) {
     char hex[ID_HEX_BYTES];
     id_hex(did, hex);
     os_path(out, s->dir, "outbox/%s.delta", hex);
-}
-
-/* ---- Versions of the run ------------------------------------------------------------------------ */
-
-static enum brg_status theta_hash(int fd, const char *path, const struct checkpoint *c,
-                                  struct hash *out, struct err *e) {
-    AUTO_FREE uint8_t *piece = mem_alloc(READ_BYTES, 1);
-    struct hasher h;
-    hasher_init(&h);
-    uint64_t left = c->elements * 4, at = c->theta_offset;
-    while (left > 0) {
-        size_t n = left < READ_BYTES ? (size_t)left : READ_BYTES;
-        TRY(os_pread_all(fd, piece, n, at, path, e));
-        hasher_update(&h, piece, n);
-        at += n, left -= n;
-    }
-    *out = hasher_final(&h);
-    return BRG_OK;
-}
-
-enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bool deep,
-                                  uint64_t *out_tokens, struct hash *out_theta, struct err *e) {
-    char path[OS_PATH_MAX];
-    local_base_path(s, version, path);
-    struct checkpoint c = {0};
-    enum brg_status status = checkpoint_open(path, &c, e);
-    struct hash found = c.theta_hash;
-    if (status == BRG_OK && (!id_equal(&c.run, &s->run.run) || c.version != version))
-        status = err_set(e, BRG_E_CHECKPOINT, "%s: of another run or version", path);
-    if (status == BRG_OK && c.elements != s->elements)
-        status = err_set(e, BRG_E_CHECKPOINT, "%s: %" PRIu64 " parameters instead of %" PRIu64,
-                         path, c.elements, s->elements);
-    if (status == BRG_OK && deep) {
-        AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-        status = fd < 0 ? os_errno(e, errno, "opening", path) : theta_hash(fd, path, &c, &found, e);
-        if (status == BRG_OK && !hash_equal(&found, &c.theta_hash))
-            status = err_set(e, BRG_E_CORRUPT, "%s: the weights do not have the hash of the header",
-                             path);
-    }
-    if (status == BRG_OK) {
-        *out_tokens = c.tokens;
-        *out_theta = found;
-    }
-    checkpoint_fini(&c);
-    return status;
 }
 
 /* ---- The run ------------------------------------------------------------------------------------- */
@@ -253,6 +204,8 @@ enum brg_status local_checkpoint_write(struct brg_site *s, struct write_job *job
     AUTO_BUF struct buf header = {.bytes_max = 1 << 20};
     enum brg_status status = tensors_header(&t, &header, e);
     if (status == BRG_OK) status = write_file(s, &t, &header, counters, temp, e);
+    /* Without its base it would be of no use; where that is gone, the core has another by now. */
+    if (status == BRG_OK) status = local_base_sync(s, s->snap.base, e);
     tensors_fini(&t);
     if (status == BRG_OK) status = os_rename_durable(temp, path, e);
     if (status != BRG_OK) {
@@ -380,7 +333,9 @@ static bool base_stale(const struct brg_site *s, const struct write_job *k, cons
     char digits[24];
     size_t n = strspn(name, "0123456789");
     uint64_t version;
-    if (n == 0 || n >= sizeof digits || strncmp(name + n, ".safetensors", 12) != 0) return false;
+    bool ours = strncmp(name + n, ".safetensors", 12) == 0 || strncmp(name + n, ".theta", 6) == 0 ||
+                strncmp(name + n, ".update", 7) == 0;
+    if (n == 0 || n >= sizeof digits || !ours) return false;
     memcpy(digits, name, n);
     digits[n] = '\0';
     if (!parse_u64(digits, &version)) return false;

@@ -137,11 +137,33 @@ void site_threads_end(struct brg_site *s);  /* the same, but connections stay as
 void site_writer_drain(
     struct brg_site *s); /* lock held: waits until the writer has nothing to do */
 
+/* base_os.c: versions of the run in the state directory */
+struct local_base {
+    int fd; /* close it */
+    char path[OS_PATH_MAX];
+    uint64_t version, tokens, elements, offset; /* offset: of the weights, in the file */
+    struct hash theta;
+};
+struct fetched { /* how a version came */
+    uint64_t tokens, bytes;
+    int updates; /* 0: whole */
+    struct hash theta;
+};
+enum brg_status local_base_open(const struct brg_site *s, uint64_t version, struct local_base *out,
+                                struct err *e) MUST_USE;
+void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]);
+void local_base_drop(const struct brg_site *s, uint64_t version);
+enum brg_status local_base_sync(const struct brg_site *s, uint64_t version, struct err *e) MUST_USE;
+/* Makes version from one that is here (not older than oldest) and the hub's updates; on the download
+ * thread. E_MISSING: there is no such way;  E_CORRUPT: the sum has another hash. Take the whole then. */
+enum brg_status local_base_update(struct brg_site *s, uint64_t version, uint64_t oldest,
+                                  const struct hash *want_or_null, struct fetched *out,
+                                  struct err *e) MUST_USE;
+
 /* local_os.c: files of the state directory */
 void local_run_write(const struct brg_site *s); /* s->run, for a start while the hub is away */
 /* Into s->run, for what the checkpoint here is of; any failure: this start needs the hub. */
 enum brg_status local_run_read(struct brg_site *s, struct err *e) MUST_USE;
-void local_base_path(const struct brg_site *s, uint64_t version, char out[OS_PATH_MAX]);
 void local_delta_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]);
 /* The checkpoint of `version` is whole and of this run; its tokens and theta's hash. */
 enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bool deep,

@@ -178,16 +178,29 @@ static void up_loop(struct brg_site *s) {
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
 }
 
-static enum brg_status fetch(struct brg_site *s, uint64_t version, const struct hash *want,
-                             uint64_t *out_tokens, struct err *e) {
+/* An update where that leads here, else the whole weights. oldest: the version rebased on, or NONE. */
+static enum brg_status fetch(struct brg_site *s, uint64_t version, uint64_t oldest,
+                             const struct hash *want, struct fetched *out, struct err *e) {
     char path[OS_PATH_MAX];
     local_base_path(s, version, path);
-    if (!os_exists(path)) TRY(client_download(s->clients[LINE_DOWN], version, path, e));
-    struct hash theta;
-    enum brg_status status = local_base_verify(s, version, true, out_tokens, &theta, e);
-    if (status == BRG_OK && want && !hash_equal(want, &theta))
+    *out = (struct fetched){0};
+    if (!os_exists(path) && oldest != SITE_VERSION_NONE) {
+        enum brg_status s1 = local_base_update(s, version, oldest, want, out, e);
+        bool later = status_class(s1) == BRG_CLASS_RETRY || status_class(s1) == BRG_CLASS_FULL;
+        if (s1 == BRG_OK || later)
+            return s1; /* what is here already stays, and the next try resumes */
+        if (s1 != BRG_E_MISSING)
+            log_line(LOG_WARN, "site", "update_unusable",
+                     "text=\"%s\" remedy=\"the whole weights\"", e->text);
+    }
+    if (!os_exists(path)) {
+        TRY(client_download(s->clients[LINE_DOWN], version, path, e));
+        out->bytes = (uint64_t)os_file_bytes(path);
+    }
+    enum brg_status status = local_base_verify(s, version, true, &out->tokens, &out->theta, e);
+    if (status == BRG_OK && want && !hash_equal(want, &out->theta))
         status = err_set(e, BRG_E_CORRUPT, "%s: not the weights that the hub announced", path);
-    if (status != BRG_OK && status_class(status) != BRG_CLASS_FULL) remove(path);
+    if (status != BRG_OK && status_class(status) != BRG_CLASS_FULL) local_base_drop(s, version);
     return status;
 }
 
@@ -199,23 +212,28 @@ static void down_loop(struct brg_site *s) {
             continue;
         }
         s->job_new[LINE_DOWN] = false;
-        uint64_t version = s->job_id[LINE_DOWN], tokens = 0;
+        uint64_t version = s->job_id[LINE_DOWN];
         bool head = s->core.round.head == version && !hash_is_zero(&s->core.round.theta);
         struct hash want = s->core.round.theta;
+        uint64_t oldest = s->core.loaded ? s->core.base : SITE_VERSION_NONE;
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
         struct err e = {0};
+        struct fetched got;
+        char hex[HASH_HEX_BYTES];
         time_ns began = os_now();
-        enum brg_status status = fetch(s, version, head ? &want : NULL, &tokens, &e);
+        enum brg_status status = fetch(s, version, oldest, head ? &want : NULL, &got, &e);
         double seconds = (double)(os_now() - began) / NS_PER_S;
+        hash_hex(&got.theta, hex);
         if (status == BRG_OK)
-            log_line(LOG_DEBUG, "site", "downloaded", "version=%" PRIu64 " seconds=%.3f", version,
-                     seconds);
+            log_line(LOG_INFO, "site", "downloaded",
+                     "version=%" PRIu64 " bytes=%" PRIu64 " updates=%d theta=%s seconds=%.3f",
+                     version, got.bytes, got.updates, hex, seconds);
         else if (!atomic_load(&s->stopping))
             log_line(LOG_WARN, "site", "download_failed", "text=\"%s\"", e.text);
         CHECK(pthread_mutex_lock(&s->lock) == 0);
         struct site_event ev = {.kind = status == BRG_OK ? SITE_DOWNLOADED : SITE_DOWNLOAD_FAILED};
         ev.u.download.version = version;
-        ev.u.download.tokens = tokens;
+        ev.u.download.tokens = got.tokens;
         site_event(s, &ev);
     }
     CHECK(pthread_mutex_unlock(&s->lock) == 0);

@@ -7,6 +7,8 @@
  *   +--------+-------------+------------------------+----------------+--------+
  *            8             ^ multiple of 64         ^ + 4P           ^ + 8P
  *
+ * A run that sends updates also has outer.e, P bf16 between outer.m and the ledger, and is of format 2.
+ *
  * It is a plain safetensors file, so that any tool can read the weights. The parameters stand in
  * model order without a gap, so that theta is one vector, and a merge is one pass over two
  * streams. The ledger travels inside: whoever has the weights also has the list of what they were
@@ -19,11 +21,12 @@
  * hash it, which also is the proof that what was written can be read.
  *
  * Invariants
- *   (K1) finish succeeds only after exactly P elements of theta and P of m.
- *   (K2) the data of theta, m and ledger lie contiguous, in this order. */
+ *   (K1) finish succeeds only after exactly P elements of theta and P of m, and of e where there is one.
+ *   (K2) the data of theta, m, e and ledger lie contiguous, in this order. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,7 +37,9 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "vectors are stored as they lie in memory");
 
 #define FORMAT "beringia-checkpoint-1"
+#define FORMAT_E "beringia-checkpoint-2"
 #define NAME_M "outer.m"
+#define NAME_E "outer.e"
 #define NAME_LEDGER "ledger"
 #define KEY_THETA "theta_sha256"
 #define HEX_ZERO "0000000000000000000000000000000000000000000000000000000000000000"
@@ -63,9 +68,9 @@ static enum brg_status meta_number(const struct tensors *t, const char *path, co
 static enum brg_status read_meta(const char *path, struct checkpoint *c, struct err *e) {
     char text[HASH_HEX_BYTES];
     const struct tensors *t = &c->table;
-    if (!tensors_meta_get(t, "format", text, sizeof text) || strcmp(text, FORMAT) != 0) {
-        return bad_meta(path, "format", e);
-    }
+    if (!tensors_meta_get(t, "format", text, sizeof text)) return bad_meta(path, "format", e);
+    c->e_offset = strcmp(text, FORMAT_E) == 0; /* until the layout is read: whether there is one */
+    if (c->e_offset == 0 && strcmp(text, FORMAT) != 0) return bad_meta(path, "format", e);
     TRY(meta_number(t, path, "version", &c->version, e));
     TRY(meta_number(t, path, "parent", &c->parent, e));
     TRY(meta_number(t, path, "tokens", &c->tokens, e));
@@ -82,11 +87,12 @@ static enum brg_status read_meta(const char *path, struct checkpoint *c, struct 
 /* Takes the last two tensors off the table: what stays are the parameters. */
 static enum brg_status read_layout(const char *path, struct checkpoint *c, struct err *e) {
     struct tensors *t = &c->table;
-    if (t->count < 3)
-        return err_set(e, BRG_E_CHECKPOINT, "%s: not parameters, outer.m and ledger", path);
-    const struct tensor *m = &t->v[t->count - 2], *ledger = &t->v[t->count - 1];
+    size_t own = c->e_offset > 0 ? 3 : 2;
+    if (t->count < own + 1)
+        return err_set(e, BRG_E_CHECKPOINT, "%s: not parameters, outer state and ledger", path);
+    const struct tensor *m = &t->v[t->count - own], *ledger = &t->v[t->count - 1];
     c->elements = 0;
-    for (size_t i = 0; i + 2 < t->count; i++) {
+    for (size_t i = 0; i + own < t->count; i++) {
         if (t->v[i].type != TENSOR_F32) {
             return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": not F32", path, t->v[i].name);
         }
@@ -99,6 +105,12 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
                        "parameter",
                        path, m->name);
     }
+    if (own == 3 && (strcmp(m[1].name, NAME_E) != 0 || m[1].type != TENSOR_BF16 ||
+                     m[1].elements != c->elements)) {
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "%s: tensor \"%s\": expected \"outer.e\" with one BF16 for each parameter",
+                       path, m[1].name);
+    }
     if (strcmp(ledger->name, NAME_LEDGER) != 0 || ledger->type != TENSOR_U8) {
         return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": expected \"ledger\" as U8", path,
                        ledger->name);
@@ -107,9 +119,12 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
     c->m_offset = m->offset;
     c->ledger_offset = ledger->offset;
     c->ledger_bytes = ledger->bytes;
-    t->count -= 2;
-    CHECK(c->m_offset == c->theta_offset + 4 * c->elements);  /* K2 */
-    CHECK(c->ledger_offset == c->m_offset + 4 * c->elements); /* K2 */
+    if (own == 3) c->e_offset = m[1].offset;
+    t->count -= own;
+    uint64_t after_m = c->m_offset + 4 * c->elements;
+    CHECK(c->m_offset == c->theta_offset + 4 * c->elements); /* K2 */
+    CHECK(own == 2 || c->e_offset == after_m);               /* K2 */
+    CHECK(c->ledger_offset == after_m + (own == 3 ? 2 * c->elements : 0));
     return BRG_OK;
 }
 
@@ -141,8 +156,9 @@ enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct
 /* ---- Writing --------------------------------------------------------------------------------- */
 struct checkpoint_writer {
     int fd;
-    uint64_t elements, theta_count, m_count;
-    uint64_t theta_offset, m_offset, theta_hex_offset, file_bytes;
+    uint64_t elements, e_elements, theta_count;
+    _Atomic uint64_t m_count, e_count;
+    uint64_t theta_offset, m_offset, e_offset, theta_hex_offset, file_bytes;
     struct hasher theta;
     char path[OS_PATH_MAX];
 };
@@ -153,7 +169,8 @@ static enum brg_status lay_out(const struct checkpoint_head *head, struct tensor
     for (size_t i = 0; i < head->table->count; i++) {
         const struct tensor *x = &head->table->v[i];
         CHECK(x->type == TENSOR_F32);
-        if (strcmp(x->name, NAME_M) == 0 || strcmp(x->name, NAME_LEDGER) == 0) {
+        if (strcmp(x->name, NAME_M) == 0 || strcmp(x->name, NAME_E) == 0 ||
+            strcmp(x->name, NAME_LEDGER) == 0) {
             return err_set(e, BRG_E_MODEL,
                            "tensor \"%s\": the name is taken by the run's own state", x->name);
         }
@@ -162,6 +179,7 @@ static enum brg_status lay_out(const struct checkpoint_head *head, struct tensor
     }
     CHECK(elements > 0);
     tensors_add(t, NAME_M, TENSOR_F32, 1, &elements);
+    if (head->has_e) tensors_add(t, NAME_E, TENSOR_BF16, 1, &elements);
     tensors_add(t, NAME_LEDGER, TENSOR_U8, 1, &(uint64_t){head->ledger_bytes});
     *out_elements = elements;
     return BRG_OK;
@@ -176,7 +194,7 @@ static void set_number(struct tensors *t, const char *key, uint64_t value) {
 static void set_meta(const struct checkpoint_head *head, struct tensors *t) {
     char run[ID_HEX_BYTES];
     id_hex(&head->run, run);
-    tensors_meta_set(t, "format", FORMAT);
+    tensors_meta_set(t, "format", head->has_e ? FORMAT_E : FORMAT);
     tensors_meta_set(t, "run", run);
     set_number(t, "version", head->version);
     set_number(t, "parent", head->parent);
@@ -206,8 +224,10 @@ static enum brg_status writer_start(struct checkpoint_writer *w, const struct ch
     w->theta_hex_offset = find_theta_hex(header);
     w->theta_offset = t->data_offset;
     w->m_offset = t->data_offset + 4 * w->elements;
+    w->e_offset = w->m_offset + 4 * w->elements;
+    w->e_elements = head->has_e ? w->elements : 0;
     w->file_bytes = t->file_bytes;
-    CHECK(t->v[t->count - 1].offset == w->m_offset + 4 * w->elements); /* K2 */
+    CHECK(t->v[t->count - 1].offset == w->e_offset + 2 * w->e_elements); /* K2 */
     w->fd = open(w->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (w->fd < 0) return os_errno(e, errno, "create", w->path);
     /* A full disk is better found now than after a minute of merging. Some file systems cannot
@@ -246,17 +266,17 @@ enum brg_status checkpoint_writer_open(const char *path, const struct checkpoint
 
 /* One piece to its place, and on its way to the disk: without the push all of it would wait in
  * memory for the fsync at the end, and reading, computing and writing would not overlap. */
-static enum brg_status write_piece(struct checkpoint_writer *w, const float *x, size_t n,
+static enum brg_status write_piece(struct checkpoint_writer *w, const void *x, size_t bytes,
                                    uint64_t at, struct err *e) {
-    TRY(os_pwrite_all(w->fd, x, 4 * n, at, w->path, e));
-    (void)sync_file_range(w->fd, (off_t)at, (off_t)(4 * n), SYNC_FILE_RANGE_WRITE);
+    TRY(os_pwrite_all(w->fd, x, bytes, at, w->path, e));
+    (void)sync_file_range(w->fd, (off_t)at, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
     return BRG_OK;
 }
 
 enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float *x, size_t n,
                                        struct err *e) {
     CHECK(n <= w->elements - w->theta_count); /* K1 */
-    TRY(write_piece(w, x, n, w->theta_offset + 4 * w->theta_count, e));
+    TRY(write_piece(w, x, 4 * n, w->theta_offset + 4 * w->theta_count, e));
     hasher_update(&w->theta, x, 4 * n);
     w->theta_count += n;
     return BRG_OK;
@@ -265,9 +285,28 @@ enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float 
 enum brg_status checkpoint_write_m(struct checkpoint_writer *w, const float *x, size_t n,
                                    struct err *e) {
     CHECK(n <= w->elements - w->m_count); /* K1 */
-    TRY(write_piece(w, x, n, w->m_offset + 4 * w->m_count, e));
+    TRY(write_piece(w, x, 4 * n, w->m_offset + 4 * w->m_count, e));
     w->m_count += n;
     return BRG_OK;
+}
+
+enum brg_status checkpoint_write_at(struct checkpoint_writer *w, uint64_t at, const float *theta,
+                                    const float *m, const uint8_t *e_or_null, size_t n,
+                                    struct err *e) {
+    CHECK(at <= w->elements);
+    CHECK(n <= w->elements - at);
+    CHECK((e_or_null != NULL) == (w->e_elements > 0)); /* K1 */
+    TRY(write_piece(w, theta, 4 * n, w->theta_offset + 4 * at, e));
+    TRY(write_piece(w, m, 4 * n, w->m_offset + 4 * at, e));
+    if (e_or_null != NULL) TRY(write_piece(w, e_or_null, 2 * n, w->e_offset + 2 * at, e));
+    atomic_fetch_add(&w->m_count, n);
+    if (e_or_null != NULL) atomic_fetch_add(&w->e_count, n);
+    return BRG_OK;
+}
+
+void checkpoint_hash_theta(struct checkpoint_writer *w, const float *x, size_t n) {
+    hasher_update(&w->theta, x, 4 * n);
+    w->theta_count += n;
 }
 
 static enum brg_status seal(struct checkpoint_writer *w, struct hash *out_file,
@@ -289,6 +328,7 @@ enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct has
                                          struct err *e) {
     CHECK(w->theta_count == w->elements); /* K1 */
     CHECK(w->m_count == w->elements);     /* K1 */
+    CHECK(w->e_count == w->e_elements);   /* K1 */
     struct hash file, theta;
     enum brg_status s = seal(w, &file, &theta, e);
     if (s != BRG_OK) {

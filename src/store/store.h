@@ -194,14 +194,16 @@ size_t gguf_padding(uint64_t bytes);
 enum brg_status gguf_header(const struct gguf *g, struct buf *out, struct err *e) MUST_USE;
 
 /* ---- Checkpoint of the run: one immutable file = parameters + outer state + ledger --------------
- * safetensors, in this order: every parameter (F32, model order), "outer.m" (F32, [P]), "ledger" (U8,
- * [bytes], the hub room's ledger encoding). Metadata: format "beringia-checkpoint-1", run (uuid hex),
+ * safetensors, in this order: every parameter (F32, model order), "outer.m" (F32, [P]), in a run that sends
+ * updates "outer.e" (BF16, [P]), "ledger" (U8, [bytes], the hub room's ledger encoding). Metadata: format
+ * "beringia-checkpoint-1", with outer.e "beringia-checkpoint-2", run (uuid hex),
  * version, parent, tokens, theta_sha256 (of the parameters' bytes alone), model (config.json text).
  * Parameters lie contiguous, so theta is one vector of P floats at data_offset. */
 struct checkpoint {
     struct tensors table; /* parameters only, offsets as in the file */
     uint64_t elements;    /* P */
     uint64_t theta_offset, m_offset, ledger_offset, ledger_bytes;
+    uint64_t e_offset; /* 0: there is none */
     uint64_t version, parent, tokens;
     struct hash theta_hash;
     struct id128 run;
@@ -229,6 +231,7 @@ struct checkpoint_head {
     const void *ledger;
     size_t ledger_bytes;
     const struct checkpoint_about *about; /* NULL: nothing is told */
+    bool has_e;                           /* outer.e will be written too */
 };
 /* Writes to path (a temporary name chosen by the caller). theta_sha256 is not known before the
  * end, so its place in the header is reserved and filled by finish. */
@@ -238,6 +241,13 @@ enum brg_status checkpoint_write_theta(struct checkpoint_writer *w, const float 
                                        struct err *e) MUST_USE;
 enum brg_status checkpoint_write_m(struct checkpoint_writer *w, const float *x, size_t n,
                                    struct err *e) MUST_USE;
+/* The same for several threads: n elements from element `at` on, each element once, in any order; e: bf16,
+ * NULL where there is none. Theta's hash wants the elements in order: checkpoint_hash_theta, by one thread
+ * at a time. */
+enum brg_status checkpoint_write_at(struct checkpoint_writer *w, uint64_t at, const float *theta,
+                                    const float *m, const uint8_t *e_or_null, size_t n,
+                                    struct err *e) MUST_USE;
+void checkpoint_hash_theta(struct checkpoint_writer *w, const float *x, size_t n);
 /* fsync; gives the file's hash, its size and theta's hash. Frees w in every case. */
 enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct hash *out_file,
                                          uint64_t *out_bytes, struct hash *out_theta, struct err *e)

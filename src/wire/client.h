@@ -46,4 +46,8 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
 enum brg_status client_download(struct client *c, uint64_t version, const char *path, struct err *e)
     MUST_USE;
 
+/* The same of the update that leads from version's parent to it. E_MISSING: there is none, take the whole. */
+enum brg_status client_download_update(struct client *c, uint64_t version, const char *path,
+                                       struct err *e) MUST_USE;
+
 #endif

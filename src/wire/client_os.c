@@ -375,8 +375,8 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
 
 /* ---- Download --------------------------------------------------------------------------------- */
 
-enum brg_status client_download(struct client *c, uint64_t version, const char *path,
-                                struct err *e) {
+static enum brg_status download(struct client *c, uint64_t version, const char *what,
+                                const char *path, struct err *e) {
     char part[OS_PATH_MAX], url[URL_MAX + 96];
     size_t n = strlen(path);
     CHECK(n + 6 < sizeof part);
@@ -387,7 +387,7 @@ enum brg_status client_download(struct client *c, uint64_t version, const char *
         if (fd < 0) return os_errno(e, errno, "opening", part);
         off_t have = lseek(fd, 0, SEEK_END);
         if (have < 0) return os_errno(e, errno, "looking at", part);
-        snprintf(url, sizeof url, "%s/v1/versions/%" PRIu64 "/checkpoint", c->url, version);
+        snprintf(url, sizeof url, "%s/v1/versions/%" PRIu64 "/%s", c->url, version, what);
         request_begin(c, url, true);
         c->fd = fd;
         if (have > 0) curl_easy_setopt(c->curl, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)have);
@@ -407,4 +407,14 @@ enum brg_status client_download(struct client *c, uint64_t version, const char *
         if (fsync(fd) != 0) return os_errno(e, errno, "syncing", part);
     }
     return os_rename_durable(part, path, e);
+}
+
+enum brg_status client_download(struct client *c, uint64_t version, const char *path,
+                                struct err *e) {
+    return download(c, version, "checkpoint", path, e);
+}
+
+enum brg_status client_download_update(struct client *c, uint64_t version, const char *path,
+                                       struct err *e) {
+    return download(c, version, "update", path, e);
 }

@@ -322,3 +322,92 @@ TEST(merge_inspect_tells_a_wrong_file_from_a_wrong_number) {
     assert_int_equal(stats.count, 0);
     tensors_fini(&s.table);
 }
+
+/* ---- Updates --------------------------------------------------------------------------------- */
+static void read_all(const char *path, size_t n, uint64_t offset, void *out) {
+    struct err e;
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(os_pread_all(fd, out, n, offset, path, &e), BRG_OK);
+}
+
+static struct hash run_ok(const struct scene *s, struct hash *out_file) {
+    struct hash out_theta = {0};
+    uint64_t bytes = 0;
+    int bad = 99;
+    struct err e = {0};
+    if (merge_run(&s->job, out_file, &bytes, &out_theta, &bad, &e) != BRG_OK)
+        fail_msg("%s", e.text);
+    return out_theta;
+}
+
+/* theta_v plus the decoded update file is the new theta, bit for bit: what a site does. */
+static void check_update(const char *path, enum codec c, float *x, const struct hash *want) {
+    static float d[P];
+    struct update_header h;
+    uint8_t head[UPDATE_HEADER_BYTES];
+    size_t n = (size_t)codec_bytes(c, P);
+    assert_int_equal(os_file_bytes(path), UPDATE_HEADER_BYTES + n);
+    read_all(path, sizeof head, 0, head);
+    assert_int_equal(update_header_decode(head, &h, NULL), BRG_OK);
+    assert_int_equal(h.codec, c);
+    assert_int_equal(h.from, 7);
+    assert_int_equal(h.to, 8);
+    assert_true(hash_equal(&h.theta_to, want));
+    struct hash before = hash_of(x, sizeof d);
+    assert_true(hash_equal(&h.theta_from, &before));
+    read_all(path, n, UPDATE_HEADER_BYTES, file);
+    assert_int_equal(codec_decode(c, file, P, d), BRG_OK);
+    update_add(x, d, P);
+    struct hash sum = hash_of(x, sizeof d);
+    assert_true(hash_equal(&sum, want));
+}
+
+/* Two versions on, then back to whole weights: theta ends within a rounding of the plain outer steps' sum, for
+ * every codec and any number of threads, since what an update lost was carried on and then paid out. */
+TEST(merge_U1_updates_give_the_hubs_own_bits_and_lose_nothing) {
+    static struct scene s;
+    static float x[P], exact[P], exact_m[P];
+    static const enum codec codecs[] = {CODEC_BF16, CODEC_INT8, CODEC_INT4, CODEC_TOPK};
+    char parent[OS_PATH_MAX], update[OS_PATH_MAX];
+    os_path(update, test_dir(), "update");
+    for (size_t c = 0; c < ARRAY_COUNT(codecs); c++) {
+        set_up(&s, 2);
+        memcpy(x, theta, sizeof x);
+        reference(&s);
+        memcpy(exact, want_theta, sizeof exact);
+        memcpy(exact_m, want_m, sizeof exact_m);
+        s.job.update_path = update;
+        for (int round = 0; round < 3; round++) {
+            struct hash first = {0}, first_theta = {0};
+            s.job.down = round < 2 ? codecs[c] : (enum codec)0;
+            for (unsigned threads = 1; threads <= 4; threads++) {
+                struct hash out_file = {0};
+                s.job.threads = threads;
+                struct hash out_theta = run_ok(&s, &out_file);
+                if (threads == 1) first = out_file, first_theta = out_theta;
+                assert_true(hash_equal(&first, &out_file)); /* M2 */
+            }
+            if (round < 2) check_update(update, codecs[c], x, &first_theta);
+            os_path(parent, test_dir(), "parent-%zu-%d", c, round);
+            assert_int_equal(rename(s.out, parent), 0);
+            memcpy(s.parent, parent, sizeof s.parent);
+            if (round == 2) break;
+            /* The plain step from the plain weights, with the same deltas and the same momentum. */
+            memcpy(want_theta, exact, sizeof exact);
+            memcpy(want_m, exact_m, sizeof exact_m);
+            reference(&s);
+            memcpy(exact, want_theta, sizeof exact);
+            memcpy(exact_m, want_m, sizeof exact_m);
+        }
+        struct checkpoint k = {0};
+        assert_int_equal(checkpoint_open(s.parent, &k, NULL), BRG_OK);
+        assert_int_equal(k.e_offset, 0);
+        read_all(s.parent, sizeof x, k.theta_offset, x);
+        double worst = 0;
+        for (size_t i = 0; i < P; i++) worst = fmax(worst, fabs((double)x[i] - (double)exact[i]));
+        if (worst >= 4e-5) fail_msg("%s: %g", codec_name(codecs[c]), worst); /* e's bf16: 2^-9 */
+        checkpoint_fini(&k);
+        tensors_fini(&s.table);
+    }
+}

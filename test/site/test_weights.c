@@ -22,8 +22,7 @@ static double far(const float *a, const float *b) {
 TEST(site_W3_a_cut_loses_nothing) {
     struct prng p;
     prng_seed(&p, 1);
-    static const enum codec codecs[] = {CODEC_FP32, CODEC_BF16, CODEC_INT8, CODEC_INT4,
-                                        CODEC_TOPK};
+    static const enum codec codecs[] = {CODEC_FP32, CODEC_BF16, CODEC_INT8, CODEC_INT4, CODEC_TOPK};
     for (size_t c = 0; c < ARRAY_COUNT(codecs); c++) {
         float s[N], before[N], theta[N], d[N], scratch[2 * N];
         uint8_t out[8 * N];
