@@ -173,6 +173,7 @@ def codecs_e2e_updates_that_are_missing_or_damaged():
         c.sites["b"].send_signal(signal.SIGSTOP)
         head = c.status()["head"]
         merged_to(c, head + 2)
+        c.sites["a"].send_signal(signal.SIGSTOP)  # or the way back becomes longer than b follows
         for path in glob.glob(os.path.join(c.run_dir, "updates", "*.update")) if rotten else []:
             with open(path, "r+b") as f:
                 f.seek(os.path.getsize(path) // 2)
@@ -180,11 +181,12 @@ def codecs_e2e_updates_that_are_missing_or_damaged():
         c.sites["b"].send_signal(signal.SIGCONT)
         before = len(downloads(c, "b"))
         wait_for("b to go on", lambda n=before: len(downloads(c, "b")) > n, 60, each=c.check_processes)
+        c.sites["a"].send_signal(signal.SIGCONT)
     os.rename(os.path.join(c.run_dir, "updates"), os.path.join(c.run_dir, "away"))
     finish(c)
     check(c, all_updates=False)
     used = [n for n, _, _ in downloads(c, "b").values()]
-    want(max(used) > 1 and min(v for v, x in downloads(c, "b").items() if x[0] == 0) == 0, f"b used {used}")
+    want(max(used) > 1 and 0 in used, f"b used {used}")
     with open(os.path.join(c.out, "site-b.log"), encoding="utf-8") as f:
         want("ev=update_unusable" in f.read(), "a rotten update was not told")
 
