@@ -2,7 +2,8 @@
 /* duty_os.c - what the training thread does to the weights: load, reset, rebase, cut.
  *
  * All four stream through the vectors in chunks of OUTER_CHUNK, so memory does not grow with the
- * number of contributions. They run with the lock held: no answer of the hub can change what the core
+ * number of contributions, and share the vectors among threads: the trainer waits for this. Each element is
+ * computed from its own neighbours alone, so the number of threads cannot show. They run with the lock held: no answer of the hub can change what the core
  * knows while the weights change with it, and the network goes on in the meantime, because sending and
  * receiving need no lock. */
 #include <errno.h>
@@ -67,6 +68,65 @@ static enum brg_status source_read(struct source *f, float *out, size_t n, uint8
     return BRG_OK;
 }
 
+/* ---- A vector among threads ---------------------------------------------------------------------- */
+
+enum { THREADS_MAX = 8, SHARE_MIN = 16 * OUTER_CHUNK };
+
+struct share { /* a thread's part of the vector */
+    struct brg_site *s;
+    uint64_t from, to;
+    enum site_duty duty;
+    uint8_t *out; /* a cut: where its payload begins */
+    enum brg_status status;
+    struct err err;
+    pthread_t thread;
+};
+
+typedef enum brg_status share_run(struct share *x, struct err *e);
+struct share_start {
+    struct share *x;
+    share_run *run;
+};
+
+static void *share_main(void *user) {
+    struct share_start *a = user;
+    a->x->status = a->run(a->x, &a->x->err);
+    return NULL;
+}
+
+static uint64_t shares_count(uint64_t elements) {
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t n = elements / SHARE_MIN, most = cpus < 1 ? 1 : (uint64_t)cpus;
+    if (n > most) n = most;
+    return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
+}
+
+/* Cuts the vector at chunks; this thread takes the first share, and those that no thread can be had for. */
+static enum brg_status share_all(struct brg_site *s, enum site_duty duty, share_run *run,
+                                 uint8_t *out, struct err *e) {
+    struct share x[THREADS_MAX] = {{0}};
+    struct share_start start[THREADS_MAX];
+    bool started[THREADS_MAX] = {0};
+    uint64_t count = shares_count(s->elements);
+    uint64_t chunks = (s->elements + OUTER_CHUNK - 1) / OUTER_CHUNK;
+    for (uint64_t i = count; i-- > 0;) {
+        x[i] = (struct share){.s = s, .duty = duty, .from = chunks * i / count * OUTER_CHUNK};
+        x[i].to = i + 1 == count ? s->elements : x[i + 1].from;
+        if (out) x[i].out = out + codec_bytes(s->core.set.codec, x[i].from);
+        start[i] = (struct share_start){&x[i], run};
+        started[i] = i > 0 && pthread_create(&x[i].thread, NULL, share_main, &start[i]) == 0;
+        if (!started[i]) (void)share_main(&start[i]);
+    }
+    enum brg_status status = BRG_OK;
+    for (uint64_t i = 0; i < count; i++) {
+        if (started[i]) CHECK(pthread_join(x[i].thread, NULL) == 0);
+        if (status != BRG_OK || x[i].status == BRG_OK) continue;
+        status = x[i].status;
+        *e = x[i].err;
+    }
+    return status;
+}
+
 /* ---- Streams over versions and contributions ------------------------------------------------------ */
 
 struct stream {
@@ -113,31 +173,6 @@ static enum brg_status stream_version(struct brg_site *s, struct stream *t, uint
     return source_version(s, version, &t->version[t->versions_count++], e);
 }
 
-/* ---- The duties ----------------------------------------------------------------------------------- */
-
-typedef void apply_chunk(struct brg_site *s, struct stream *t, uint64_t at, size_t n);
-
-static void apply_reset(struct brg_site *s, struct stream *t, uint64_t at, size_t n) {
-    weights_reset(s->theta + at, s->s + at, t->chunk[0], t->deltas_count > 0 ? t->sum : NULL, n);
-}
-
-static void apply_rebase(struct brg_site *s, struct stream *t, uint64_t at, size_t n) {
-    weights_rebase(s->theta + at, s->s + at, t->chunk[0], t->chunk[1],
-                   t->deltas_count > 0 ? t->sum : NULL, n);
-}
-
-/* A failure on the way leaves half a shift behind; the caller then loads the head over it. */
-static enum brg_status stream_run(struct brg_site *s, struct stream *t, apply_chunk *apply,
-                                  struct err *e) {
-    for (uint64_t at = 0; at < s->elements; at += OUTER_CHUNK) {
-        uint64_t left = s->elements - at;
-        size_t n = left < OUTER_CHUNK ? (size_t)left : OUTER_CHUNK;
-        TRY(stream_next(t, n, e));
-        apply(s, t, at, n);
-    }
-    return BRG_OK;
-}
-
 static enum brg_status stream_deltas(struct brg_site *s, struct stream *t, bool merged,
                                      uint64_t version, struct err *e) {
     for (uint32_t i = 0; i < s->core.deltas_count; i++) {
@@ -148,50 +183,86 @@ static enum brg_status stream_deltas(struct brg_site *s, struct stream *t, bool 
     return BRG_OK;
 }
 
-static enum brg_status duty_weights(struct brg_site *s, enum site_duty duty, struct err *e) {
-    struct stream *t = stream_new();
-    uint64_t from = duty == SITE_DUTY_LOAD ? s->core.ready : s->core.base;
-    enum brg_status status = stream_version(s, t, from, e);
-    if (status == BRG_OK && duty == SITE_DUTY_RESET) status = stream_deltas(s, t, false, 0, e);
-    if (status == BRG_OK && duty == SITE_DUTY_REBASE) {
-        status = stream_version(s, t, s->core.ready, e);
-        if (status == BRG_OK) status = stream_deltas(s, t, true, s->core.ready, e);
+/* All sources of a duty, at element `from`. */
+static enum brg_status stream_open(struct brg_site *s, struct stream *t, enum site_duty duty,
+                                   uint64_t from, struct err *e) {
+    TRY(stream_version(s, t, duty == SITE_DUTY_LOAD ? s->core.ready : s->core.base, e));
+    if (duty == SITE_DUTY_RESET) TRY(stream_deltas(s, t, false, 0, e));
+    if (duty == SITE_DUTY_REBASE) {
+        TRY(stream_version(s, t, s->core.ready, e));
+        TRY(stream_deltas(s, t, true, s->core.ready, e));
     }
-    apply_chunk *apply = duty == SITE_DUTY_REBASE ? apply_rebase : apply_reset;
-    if (status == BRG_OK) status = stream_run(s, t, apply, e);
+    for (int i = 0; i < t->versions_count; i++) t->version[i].offset += 4 * from;
+    for (int i = 0; i < t->deltas_count; i++)
+        t->delta[i].offset += codec_bytes(t->delta[i].codec, from);
+    return BRG_OK;
+}
+
+/* ---- The duties ----------------------------------------------------------------------------------- */
+
+static void apply(struct share *x, struct stream *t, uint64_t at, size_t n) {
+    float *theta = x->s->theta + at, *base = x->s->s + at;
+    const float *sum = t->deltas_count > 0 ? t->sum : NULL;
+    if (x->duty == SITE_DUTY_REBASE)
+        weights_rebase(theta, base, t->chunk[0], t->chunk[1], sum, n);
+    else
+        weights_reset(theta, base, t->chunk[0], sum, n);
+}
+
+/* A failure on the way leaves half a shift behind; the caller then loads the head over it. */
+static enum brg_status weights_share(struct share *x, struct err *e) {
+    struct stream *t = stream_new();
+    enum brg_status status = stream_open(x->s, t, x->duty, x->from, e);
+    for (uint64_t at = x->from; at < x->to && status == BRG_OK; at += OUTER_CHUNK) {
+        size_t n = x->to - at < OUTER_CHUNK ? (size_t)(x->to - at) : OUTER_CHUNK;
+        status = stream_next(t, n, e);
+        if (status == BRG_OK) apply(x, t, at, n);
+    }
     stream_fini(t);
     return status;
 }
 
-/* d = S - theta, coded; S moves. Two passes: the first one only looks for what is not finite. */
-static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
-    for (uint64_t i = 0; i < s->elements; i++) {
-        float d = s->s[i] - s->theta[i];
-        if (d - d != 0.0f)
-            return err_set(e, BRG_E_NONFINITE,
-                           "weight %" PRIu64 " is not finite; the segment of %" PRIu64
-                           " steps is thrown away and its samples are trained again",
-                           i, s->core.seg.steps);
+static enum brg_status nonfinite(const struct share *x, uint64_t at, size_t n, struct err *e) {
+    const struct brg_site *s = x->s;
+    for (size_t i = 0; i + 1 < n; i++, at++) {
+        float d = s->s[at] - s->theta[at];
+        if (d - d != 0.0f) break;
     }
+    return err_set(e, BRG_E_NONFINITE,
+                   "weight %" PRIu64 " is not finite; the segment of %" PRIu64
+                   " steps is thrown away and its samples are trained again",
+                   at, s->core.seg.steps);
+}
+
+/* d = S - theta, coded; S moves. Where a weight is not finite S is half moved, and a reset follows. */
+static enum brg_status cut_share(struct share *x, struct err *e) {
+    struct brg_site *s = x->s;
+    enum codec codec = s->core.set.codec;
+    AUTO_FREE float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof(float));
+    /* All samples skipped: nothing moved, and the residual stays here. */
+    const float *theta = s->core.seg.steps == 0 ? s->s : s->theta;
+    uint8_t *out = x->out;
+    for (uint64_t at = x->from; at < x->to; at += OUTER_CHUNK) {
+        size_t n = x->to - at < OUTER_CHUNK ? (size_t)(x->to - at) : OUTER_CHUNK;
+        enum brg_status status = weights_cut(codec, s->s + at, theta + at, n, out, scratch);
+        if (status == BRG_E_NONFINITE) return nonfinite(x, at, n, e);
+        TRY(status);
+        out += codec_bytes(codec, n);
+    }
+    return BRG_OK;
+}
+
+static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     enum codec codec = s->core.set.codec;
     uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes(codec, s->elements);
     struct write_job *job = mem_alloc(1, sizeof *job);
     job->bytes = try_mem_alloc(bytes, 1);
-    float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof(float));
     enum brg_status status = BRG_OK;
     if (!job->bytes)
         status =
             err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes", bytes);
-    bool still = s->core.seg.steps ==
-                 0; /* all samples skipped: nothing moved, the residual stays here */
-    const float *theta = still ? s->s : s->theta;
-    uint8_t *out = job->bytes ? job->bytes + DELTA_HEADER_BYTES : NULL;
-    for (uint64_t at = 0; at < s->elements && status == BRG_OK; at += OUTER_CHUNK) {
-        size_t n = s->elements - at < OUTER_CHUNK ? (size_t)(s->elements - at) : OUTER_CHUNK;
-        status = weights_cut(codec, s->s + at, theta + at, n, out, scratch);
-        out += codec_bytes(codec, n);
-    }
-    mem_free(scratch);
+    if (status == BRG_OK)
+        status = share_all(s, SITE_DUTY_CUT, cut_share, job->bytes + DELTA_HEADER_BYTES, e);
     if (status != BRG_OK) {
         mem_free(job->bytes);
         mem_free(job);
@@ -250,7 +321,7 @@ enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, 
         s->changes++;
         return BRG_OK;
     }
-    status = duty_weights(s, duty, e);
+    status = share_all(s, duty, weights_share, NULL, e);
     if (status != BRG_OK) {
         give_up_base(s, e);
         return BRG_OK;
