@@ -21,6 +21,8 @@
  *   (B1) a file under blobs/ was complete, hashed and synced before it got its name.
  *   (B3) a try that ended between a name (of a file or of its directory) and the fsync of the directory
  *        above is finished by the next one: that something is there does not say that it is durable.
+ *   (B4) what an fsync failed on is written anew before the next fsync of it: the kernel may have dropped
+ *        the dirty pages with its one report, and a mere repeat would succeed and prove nothing.
  *   (B2) a part only grows at its end: a piece at another offset changes nothing. */
 #include <dirent.h>
 #include <errno.h>
@@ -164,6 +166,18 @@ enum brg_status blobs_part_write(struct blobs *b, const struct id128 *key, uint6
     return BRG_OK;
 }
 
+/* B4: an entry that comes and goes makes the directory's block dirty again, whatever became of it. */
+static enum brg_status dir_sync_anew(const char *dir, struct err *e) {
+    char path[OS_PATH_MAX];
+    uint64_t tag;
+    os_random(&tag, sizeof tag);
+    os_path(path, dir, "sync.%016llx.tmp", (unsigned long long)tag);
+    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0) return os_errno(e, errno, "create", path);
+    if (unlink(path) != 0) return os_errno(e, errno, "remove", path);
+    return os_fsync_dir(dir, e);
+}
+
 /* Gives a complete, synced file its name. The directory is made on first use. */
 static enum brg_status settle(struct blobs *b, const char *path, const struct hash *h,
                               struct err *e) {
@@ -171,16 +185,16 @@ static enum brg_status settle(struct blobs *b, const char *path, const struct ha
     blob_dir(b, h, dir);
     blobs_path(b, h, to);
     TRY(os_mkdirs(dir, e));
-    TRY(os_fsync_dir(b->blobs_dir, e)); /* B3: costs nothing where the directory is old */
+    TRY(dir_sync_anew(b->blobs_dir, e)); /* B3 */
     return os_rename_durable(path, to, e);
 }
 
 enum brg_status blobs_sync_name(const struct blobs *b, const struct hash *h, struct err *e) {
     char dir[OS_PATH_MAX];
     blob_dir(b, h, dir);
-    TRY(os_fsync_dir(dir, e));             /* B3 */
-    TRY(os_fsync_dir(b->incoming_dir, e)); /* where it came from: a rename is two entries */
-    return os_fsync_dir(b->blobs_dir, e);
+    TRY(dir_sync_anew(dir, e));             /* B3 */
+    TRY(dir_sync_anew(b->incoming_dir, e)); /* where it came from: a rename is two entries */
+    return dir_sync_anew(b->blobs_dir, e);
 }
 
 enum brg_status blobs_part_finish(struct blobs *b, const struct id128 *key, uint64_t bytes,
@@ -196,7 +210,11 @@ enum brg_status blobs_part_finish(struct blobs *b, const struct id128 *key, uint
         return err_set(e, BRG_E_MESSAGE, "upload: %llu of %llu bytes are here; send the rest",
                        (unsigned long long)have, (unsigned long long)bytes);
     }
-    TRY(store_fsync(fd, path, e));
+    enum brg_status synced = store_fsync(fd, path, e);
+    if (synced != BRG_OK) {
+        if (status_class(synced) != BRG_CLASS_FULL) (void)unlink(path); /* B4: it is sent again */
+        return synced;
+    }
     struct hash got;
     TRY(store_hash_fd(fd, path, &got, &hashed, e));
     if (have != bytes || !hash_equal(&got, want)) {

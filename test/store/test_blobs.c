@@ -9,7 +9,9 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/os.h"
@@ -111,6 +113,60 @@ TEST(blobs_verify_finds_a_changed_byte_and_remove_is_repeatable) {
     assert_false(blobs_has(b, &h));
     assert_int_equal(blobs_verify(b, &h, &e), BRG_E_MISSING);
     blobs_close(b);
+}
+
+/* The n-th fsync from now fails, as a disk that reports an error once; what it was of must be written
+ * anew before an fsync of it may succeed (B4). */
+static struct {
+    int fail_at, calls, repeats;
+    ino_t failed;
+    struct timespec changed;
+} disk;
+
+int fsync(int fd) {
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    if (++disk.calls == disk.fail_at) {
+        disk.failed = st.st_ino;
+        disk.changed = st.st_ctim;
+        errno = EIO;
+        return -1;
+    }
+    bool same = disk.failed == st.st_ino && disk.changed.tv_sec == st.st_ctim.tv_sec &&
+                disk.changed.tv_nsec == st.st_ctim.tv_nsec;
+    disk.repeats += same;
+    return (int)syscall(SYS_fsync, fd);
+}
+
+static const struct timespec tick = {.tv_nsec = 30 * 1000 * 1000}; /* of the file system's clock */
+
+TEST(blobs_B4_a_failed_fsync_is_never_merely_repeated) {
+    struct err e;
+    struct hash h = hash_of(content, BYTES);
+    bool done = false;
+    for (int n = 1; !done; n++) {
+        struct blobs *b = open_blobs();
+        h = hash_of(content, BYTES);
+        put_all(b);
+        nanosleep(&tick, NULL);
+        memset(&disk, 0, sizeof disk);
+        disk.fail_at = n;
+        done = blobs_part_finish(b, &key, BYTES, &h, &e) == BRG_OK;
+        assert_true(done || n < 20);
+        nanosleep(&tick, NULL);
+        for (int again = 0; again < 2 && !done; again++) { /* as COMMIT comes again */
+            if (!blobs_has(b, &h) && part_bytes(b) == 0) put_all(b);
+            enum brg_status s = blobs_has(b, &h) ? blobs_sync_name(b, &h, &e)
+                                                 : blobs_part_finish(b, &key, BYTES, &h, &e);
+            assert_int_equal(s, BRG_OK);
+            assert_true(blobs_has(b, &h));
+        }
+        assert_int_equal(disk.repeats, 0);
+        disk.fail_at = 0;
+        assert_int_equal(blobs_remove(b, &h, &e), BRG_OK);
+        blobs_close(b);
+    }
+    assert_true(disk.calls >= 4); /* the part, the directories */
 }
 
 TEST(blobs_adopt_takes_a_finished_file) {
