@@ -324,6 +324,7 @@ static void take_out(struct sim *m, struct sim_hub *s) {
     struct hub_out *o = &s->out;
     if (m->trace && o->notes.bytes_count > 0) SAY(m, "hub %u: %s", s->index, buf_cstr(&o->notes));
     if (o->records_count > 0) {
+        if (o->answer.kind == WIRE_JOIN && strstr(buf_cstr(&o->notes), "ev=stuck")) MARK(m, STUCK);
         if (s->queue_count == 0) buf_reset(&s->queue);
         buf_put(&s->queue, o->records.data, o->records.bytes_count);
         s->queue_count += o->records_count;

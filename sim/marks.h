@@ -83,7 +83,8 @@
     X(OUTCOME_UNKNOWN, "outcome asked and not known")                                              \
     X(ALONE, "restored site trains before the hub lets it in")                                     \
     X(ALONE_KEPT, "work done alone stays")                                                         \
-    X(ALONE_LOST, "work done alone thrown away at the JOIN")
+    X(ALONE_LOST, "work done alone thrown away at the JOIN")                                       \
+    X(STUCK, "lease taken from processes that die on it in a row")
 
 enum sim_mark {
 #define X(name, text) MARK_##name,

@@ -53,7 +53,8 @@
     X(LEASE_NOT_REPEATED, 1, "a LEASE that comes again gets another lease")                        \
     X(ALONE_KEEPS_LOST, 0, "work done alone on a lease of somebody else stays in the weights")     \
     X(ALONE_SILENT, 0, "a site that trains alone does not ask to be let in")                       \
-    X(ALONE_CUTS, 0, "a site that trains alone cuts contributions")
+    X(ALONE_CUTS, 0, "a site that trains alone cuts contributions")                                \
+    X(STUCK_KEPT, 0, "a lease on which processes die in a row is kept")
 
 enum mutant {
     MUTANT_NONE,

@@ -403,8 +403,7 @@ void site_on_event(struct sim *m, struct sim_proc *p, const struct sim_event *e)
         if (!train(m, p)) {
             MARK(m, POISON_KILL);
             site_proc_die(m, p, "poison");
-            if (!p->twin)
-                sim_post(m, EV_RESTART, m->now + sim_seconds(5), p->index, p->life)->good = 2;
+            if (!p->twin) sim_post(m, EV_RESTART, m->now + sim_seconds(5), p->index, p->life);
             return;
         }
         tick(m, p);

@@ -255,12 +255,12 @@ static void fate_of_sites(struct sim *m) {
     }
 }
 
-/* A machine starts a site's process again. mode 2: data had killed it. */
+/* A machine starts a site's process again. */
 static void restart(struct sim *m, const struct sim_event *e) {
     struct sim_proc *p = &m->proc[e->proc];
     if (p->alive || p->life != e->life || m->site_gone[p->site]) return;
     bool again = p->core.state != SITE_NEW;
-    bool fresh = sim_chance(m, m->w.f.fresh) || (e->good == 2 && sim_draw(m, 0.6));
+    bool fresh = sim_chance(m, m->w.f.fresh);
     if (fresh) {
         dir_clear(&p->dir);
         if (again) MARK(m, SITE_FRESH);

@@ -40,6 +40,8 @@ struct hub_site {
     enum wire_phase phase;
     uint64_t hb_seq, base;
     double steps_per_s, tokens_per_s, loss;
+    uint64_t stuck_tok, stuck_done; /* where its processes began that came back last, */
+    uint32_t stuck_joins;           /* and how many in a row did */
 };
 
 struct hub_version {

@@ -164,7 +164,32 @@ static const struct wire_part *resume_find(const struct wire_join *b, const stru
     return NULL;
 }
 
+/* A process that dies on its data and always comes back with its checkpoint keeps its lease, so that no
+ * crash would ever be counted. The lease under work, at which it begins again and again without having
+ * got any further, is taken from it as a crash: its positions come to quarantine as those of others do.
+ * 0: none. Volatile: a restart of the hub counts anew. */
+static uint64_t stuck_lease(struct hub *h, uint32_t number, const struct wire_join *b) {
+    if (number == 0) return 0;
+    struct hub_site *s = &h->sites[number];
+    const struct wire_part *at = NULL;
+    for (uint32_t i = 0; i < b->resume_count && !at; i++) {
+        const struct lease *a = ledger_lease_find(h->ledger, b->resume[i].tok);
+        bool own = a && a->site == number && a->nonce == b->resume[i].nonce;
+        if (own && b->resume[i].done < a->count) at = &b->resume[i];
+    }
+    bool same = at && at->tok == s->stuck_tok && at->done == s->stuck_done;
+    s->stuck_joins = same ? s->stuck_joins + 1 : 1;
+    s->stuck_tok = at ? at->tok : 0;
+    s->stuck_done = at ? at->done : 0;
+    if (!at || h->s.crashes_max == 0 || s->stuck_joins < h->s.crashes_max) return 0;
+    if (MUTANT(STUCK_KEPT)) return 0;
+    hub_note(h, "lvl=warn ev=stuck site=%s lease=%llx done=%llu processes=%u", s->name,
+             (unsigned long long)at->tok, (unsigned long long)at->done, s->stuck_joins);
+    return at->tok;
+}
+
 static void join_record(struct hub *h, uint32_t number, const struct wire_request *q) {
+    uint64_t stuck = stuck_lease(h, number, &q->u.join);
     struct hub_record *r = hub_draft(h, RECORD_JOIN);
     struct record_join *j = &r->u.join;
     j->site = number ? number : h->sites_count + 1;
@@ -173,7 +198,7 @@ static void join_record(struct hub *h, uint32_t number, const struct wire_reques
     j->boot = q->u.join.boot;
     j->crashes_max = h->s.crashes_max;
     for (const struct lease *a = ledger_site_first(h->ledger, j->site); a; a = a->site_next) {
-        if (resume_find(&q->u.join, a) || MUTANT(RESUME_KEEPS_ALL))
+        if (a->tok != stuck && (resume_find(&q->u.join, a) || MUTANT(RESUME_KEEPS_ALL)))
             j->kept[j->kept_count++] = a->tok;
         else
             j->fenced[j->fenced_count++] = a->tok;

@@ -442,6 +442,40 @@ TEST(hub_a_site_that_asks_ahead_is_not_asked_to_share_with_itself) {
     kit_close(&k);
 }
 
+/* The JOIN of a process that comes back from a checkpoint with this lease. */
+static uint32_t join_again(struct kit *k, uint8_t boot, const struct wire_lease *l, uint64_t done,
+                           enum lease_verdict want) {
+    struct wire_request q = kit_join_request(k, "alpha", boot);
+    q.u.join.resume_count = 1;
+    q.u.join.resume[0] = (struct wire_part){l->tok, l->nonce, done};
+    const struct wire_answer *a = kit_send(k, &q);
+    assert_int_equal(a->code, WIRE_OK);
+    assert_int_equal(a->u.join.leases[0].verdict, want);
+    return a->u.join.inc;
+}
+
+TEST(hub_processes_that_die_on_a_lease_in_a_row_lose_it) {
+    struct kit k;
+    open_small(&k, 16, 1);
+    struct wire_lease l = kit_lease(&k, "alpha", kit_join(&k, "alpha", 1), 1, 4);
+    (void)join_again(&k, 2, &l, 1, LEASE_KEPT);
+    (void)join_again(&k, 3, &l, 1, LEASE_KEPT);
+    (void)join_again(&k, 4, &l, 2, LEASE_KEPT); /* it got further: that is not what kills it */
+    (void)join_again(&k, 5, &l, 2, LEASE_KEPT);
+    uint32_t inc = join_again(&k, 6, &l, 2, LEASE_GONE); /* as a crash on it */
+    assert_int_equal(kit_view(&k).counts.leased, 0);
+    for (uint8_t turn = 0; turn < 2; turn++) { /* two more times, and an operator has to look */
+        assert_int_equal(kit_view(&k).counts.quarantined, 0);
+        l = kit_lease(&k, "alpha", inc, 1, 4);
+        assert_int_equal(l.ranges[0].start, 0);
+        (void)join_again(&k, (uint8_t)(10 + 3 * turn), &l, 0, LEASE_KEPT);
+        (void)join_again(&k, (uint8_t)(11 + 3 * turn), &l, 0, LEASE_KEPT);
+        inc = join_again(&k, (uint8_t)(12 + 3 * turn), &l, 0, LEASE_GONE);
+    }
+    assert_true(kit_view(&k).counts.quarantined > 0);
+    kit_close(&k);
+}
+
 TEST(hub_poisoned_positions_wait_for_an_operator) {
     struct kit k;
     open_small(&k, 16, 1);
