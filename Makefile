@@ -217,6 +217,10 @@ bench-project: all
 	@$(B)/beringia project share/place/replay.yaml --svg build/project/replay.svg $(ARGS)
 	@$(B)/beringia project share/place/ideal.yaml --need 0.45 --svg build/project/ideal.svg $(ARGS)
 
+.PHONY: bench-mpi
+bench-mpi: all
+	@bench/mpi --program $(B)/beringia $(ARGS)
+
 # make fuzz F=wire SECONDS=60: one fuzzer; without F each in turn. Inputs stay in build/fuzz/corpus/.
 # RUNS=10000000 counts executions instead, however long they take. test/golden/<name> are first inputs.
 FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
@@ -302,6 +306,7 @@ help:
 	@echo "make mutants          planted faults, each of which the simulator must find"
 	@echo "make chaos [MINUTES=20 SEED=n]  a hub and sites as processes under faults; test/chaos"
 	@echo "make bench-order | bench-hub | bench-outer  [ARGS=...]  figures, against what is promised"
+	@echo "make bench-mpi        two ranks beside one process [ARGS='--rounds 5']"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"

@@ -39,6 +39,8 @@ install: all $(B)/libberingia.a $(B)/beringia.pc
 	install -m 644 $(B)/libberingia.so $(INSTALLED_LIB)/libberingia.so.$(LIBRARY_VERSION)
 	ln -sf libberingia.so.$(LIBRARY_VERSION) $(INSTALLED_LIB)/libberingia.so.$(LIBRARY_SONAME)
 	ln -sf libberingia.so.$(LIBRARY_SONAME) $(INSTALLED_LIB)/libberingia.so
+	@mkdir -p $(INSTALLED)/lib/beringia
+	[ ! -e $(B)/beringia-mpi.so ] || install -m 755 $(B)/beringia-mpi.so $(INSTALLED)/lib/beringia/beringia-mpi.so
 	install -m 644 $(B)/libberingia.a $(INSTALLED_LIB)/libberingia.a
 	install -m 644 $(B)/beringia.pc $(INSTALLED_LIB)/pkgconfig/beringia.pc
 	install -m 644 man/man3/*.3 $(INSTALLED)/share/man/man3/
@@ -50,7 +52,7 @@ uninstall:
 	rm -f $(INSTALLED)/bin/beringia $(INSTALLED)/include/beringia.h $(INSTALLED_LIB)/libberingia.* \
 	  $(INSTALLED_LIB)/pkgconfig/beringia.pc $(INSTALLED)/share/man/man3/brg_*.3 \
 	  $(INSTALLED)/share/man/man3/libberingia.3
-	rm -rf $(INSTALLED)/share/beringia
+	rm -rf $(INSTALLED)/share/beringia $(INSTALLED)/lib/beringia
 
 # PyTorch is large: its tests install Debian's python3-torch themselves, and are no part of `make test`.
 .PHONY: test-python

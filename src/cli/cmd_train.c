@@ -220,7 +220,7 @@ static enum brg_status restore(struct central *r, struct err *e) {
 
 static enum brg_status start(struct central *r, struct err *e) {
     TRY(dp_agree(r->net, build(r, e), e));
-    TRY(restore(r, e));
+    TRY(dp_agree(r->net, restore(r, e), e));
     TRY(dp_agree(r->net, open_log(r, e), e));
     if (r->rank > 0) return BRG_OK;
     uint32_t T = data_seq_len(r->data), batch = r->args->batch;
