@@ -234,7 +234,7 @@ $(B)/fuzz_$1: $(B)/obj/test/fuzz/fuzz_$1.o \
 run-fuzz-$1: $(B)/fuzz_$1
 	@mkdir -p $(B)/corpus/$1
 	$(B)/fuzz_$1 $(if $(RUNS),-runs=$(RUNS),-max_total_time=$(SECONDS)) -print_final_stats=1 -artifact_prefix=$(B)/ \
-	  $(B)/corpus/$1 $(wildcard test/golden/$1)
+	  $(FUZZ_ARGS_$1) $(B)/corpus/$1 $(or $(wildcard test/fuzz/seeds/$1),$(wildcard test/golden/$1))
 endef
 $(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$f)))
 .PHONY: fuzz

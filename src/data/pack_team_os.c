@@ -4,7 +4,7 @@
  *   tail                next                head          all three only grow; job i is in slot
  *    | done or at work   | put, not begun    | free       i modulo the ring's size
  *
- * Invariant
+ * Invariants
  *   (D7) tail <= next <= head <= tail + slots. */
 #include "data/pack_team.h"
 

@@ -312,13 +312,14 @@ static void build_whole(struct reading *r) {
 
 /* What ends a text is not said in the file: the first of these names that it has. */
 static uint32_t find_eot(const struct tokenizer *t) {
-    static const char *const NAMES[] = {TOKENIZER_EOT_TEXT,
-                                        "<|end_of_text|>",
-                                        "<\xef\xbd\x9c"
-                                        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
-                                        "</s>",
-                                        "<eos>",
-                                        "<EOT>"};
+    static const char *const NAMES[] = {
+        TOKENIZER_EOT_TEXT, /* Qwen, GPT-2; Llama 3; DeepSeek; ... */
+        "<|end_of_text|>",
+        ("<\xef\xbd\x9c"
+         "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"),
+        "</s>",
+        "<eos>",
+        "<EOT>"};
     for (size_t k = 0; k < ARRAY_COUNT(NAMES); k++)
         for (uint32_t i = 0; i < t->added_count; i++)
             if (t->added[i].special && strcmp(t->added[i].content, NAMES[k]) == 0)

@@ -3,3 +3,6 @@ ROOMS_test/data = base data
 ROOMS_fuzz/tokenizer = base data
 ROOMS_fuzz/manifest = base data
 ROOMS_fuzz/shard = base data
+ROOMS_fuzz/encode = base data
+FUZZ_ARGS_tokenizer = -max_len=6000
+FUZZ_ARGS_encode = -max_len=512
