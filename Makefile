@@ -221,6 +221,13 @@ bench-project: all
 bench-mpi: all
 	@bench/mpi --program $(B)/beringia $(ARGS)
 
+# The trainer beside PyTorch, which test/torch/run installs where it is missing.
+.PHONY: bench-train bench-train-0.6b
+bench-train: all
+	@test/torch/run bench/train --build $(B) $(ARGS)
+bench-train-0.6b: all
+	@bench/train --build $(B) --big
+
 # make fuzz F=wire SECONDS=60: one fuzzer; without F each in turn. Inputs stay in build/fuzz/corpus/.
 # RUNS=10000000 counts executions instead, however long they take. test/golden/<name> are first inputs.
 FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
@@ -310,5 +317,6 @@ help:
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"
+	@echo "make bench-train | bench-train-0.6b  [ARGS=...]  the trainer beside PyTorch | a step of 0.6B"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"

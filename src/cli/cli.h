@@ -20,6 +20,7 @@ int cmd_pack(int argc, char **argv);
 int cmd_tokenizer(int argc, char **argv);
 int cmd_train(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
 int cmd_export(int argc, char **argv);
 int cmd_project(int argc, char **argv);
 int cmd_sim(int argc, char **argv); /* sim/cmd_sim.c */

@@ -30,6 +30,8 @@ static const char HELP[] =
     "  --state DIR          local checkpoints and contributions; keep it from job to job\n"
     "  --batch N            samples of one optimizer step, over all ranks (default 8)\n"
     "  --micro-batch N      samples in memory at once, of a rank (default: its part of the batch)\n"
+    "  --precision P        of the operands of matrix products: f32 (default) or bf16\n"
+    "  --recompute          keep less in memory: run each layer again in backward\n"
     "  --threads N          worker threads of a rank (default: the processors of its process)\n"
     "  --mpi U              auto (default), yes, no: share the batch over the ranks of an MPI job\n"
     "  --rank-timeout T     longest wait for another rank within a step (default 10m)\n"
@@ -67,6 +69,8 @@ struct site_args {
     double throttle;
     time_ns time_limit, grace, rank_timeout;
     enum dp_use mpi;
+    enum precision precision;
+    bool recompute;
 };
 
 struct job { /* one training under way */
@@ -158,6 +162,9 @@ static int join(struct job *j) {
     ranks_weights(&j->ranks);
     struct brg_figures f = {.struct_bytes = sizeof f};
     brg_status(j->site, &f);
+    AUTO_BUF struct buf memory = {.bytes_max = 1 << 12};
+    trainer_memory(trainer, &memory);
+    printf("site %s: memory %s\n", j->args->o.site_name, buf_cstr(&memory));
     printf("site %s: joined, version %" PRIu64 ", %" PRIu64 " global tokens, %" PRIu64
            " parameters, batch %" PRIu64 " x %" PRIu64 " tokens, %u rank%s\n",
            j->args->o.site_name, f.version, f.global_tokens, P, j->args->batch, j->run.seq_len,
@@ -275,7 +282,11 @@ static int lead(struct job *j) {
 
 static int run(const struct site_args *a) {
     struct err e = {0};
-    struct rank_words words = {.data_dir = a->o.data_dir, .micro = a->micro, .threads = a->threads};
+    struct rank_words words = {.data_dir = a->o.data_dir,
+                               .micro = a->micro,
+                               .threads = a->threads,
+                               .precision = a->precision,
+                               .recompute = a->recompute};
     struct job j = {.args = a,
                     .began = os_now(),
                     .run = {.struct_bytes = sizeof j.run},
@@ -319,6 +330,8 @@ enum {
     OPT_LOG_LEVEL,
     OPT_MPI,
     OPT_RANK_TIMEOUT,
+    OPT_PRECISION,
+    OPT_RECOMPUTE,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -329,6 +342,8 @@ static const struct option OPTIONS[] = {
     {"batch", required_argument, NULL, OPT_BATCH},
     {"micro-batch", required_argument, NULL, OPT_MICRO},
     {"threads", required_argument, NULL, OPT_THREADS},
+    {"precision", required_argument, NULL, OPT_PRECISION},
+    {"recompute", no_argument, NULL, OPT_RECOMPUTE},
     {"throttle", required_argument, NULL, OPT_THROTTLE},
     {"time-limit", required_argument, NULL, OPT_TIME_LIMIT},
     {"grace", required_argument, NULL, OPT_GRACE},
@@ -370,6 +385,8 @@ static bool take_option(struct site_args *a, int option, const char *value) {
     case OPT_BATCH: return count(value, 4096, &a->batch);
     case OPT_MICRO: return count(value, 4096, &a->micro);
     case OPT_THREADS: return count(value, 1024, &a->threads);
+    case OPT_PRECISION: return precision_parse(value, &a->precision);
+    case OPT_RECOMPUTE: a->recompute = true; return true;
     case OPT_THROTTLE:
         if (!parse_f64(value, &f) || !(f > 0 && f <= 1)) return false;
         a->throttle = f;

@@ -40,6 +40,11 @@ static const char HELP[] =
     "  --epochs X           or passes over the data (default 1)\n"
     "  --batch N            samples a step (default 8)\n"
     "  --micro-batch N      samples in memory at once (default: the batch)\n"
+    "  --recompute          keep less in memory: run each layer again in backward; the same bits\n"
+    "  --precision P        of the operands of matrix products: f32 (default) or bf16; weights, "
+    "sums\n"
+    "                       and the optimizer are f32 always\n"
+    "  --z-loss X           adds X * (log sum exp of the logits)^2 to each loss (default 0)\n"
     "  --lr X               peak learning rate (default 1e-3)\n"
     "  --lr-min-ratio X     floor as a share of the peak (default 0.05)\n"
     "  --schedule S         cosine (default), wsd or constant\n"
@@ -80,6 +85,9 @@ struct train_args {
     uint32_t batch, micro, threads, eval_every, print_every;
     enum schedule_kind schedule;
     struct adamw adamw;
+    enum precision precision;
+    bool recompute;
+    double z_loss;
 };
 
 struct central { /* a training under way */
@@ -146,6 +154,8 @@ static void write_settings(struct central *r) {
                a->lr_min_ratio, (int)a->schedule, r->schedule.tokens_warmup);
     buf_printf(&text, "decay_share=%.17g\nbeta2=%.17g\nweight_decay=%.17g\nclip=%.17g\n",
                a->decay_share, a->adamw.beta2, a->adamw.weight_decay, a->adamw.clip);
+    if (a->precision != PRECISION_F32 || a->z_loss > 0)
+        buf_printf(&text, "precision=%s\nz_loss=%.17g\n", precision_name(a->precision), a->z_loss);
     snprintf(r->settings, sizeof r->settings, "%s", buf_cstr(&text));
 }
 
@@ -192,6 +202,9 @@ static enum brg_status build(struct central *r, struct err *e) {
                                 .batch_max = rows,
                                 .micro_batch = a->micro,
                                 .threads = a->threads,
+                                .precision = a->precision,
+                                .recompute = a->recompute,
+                                .z_loss = a->z_loss,
                                 .net = r->net};
     TRY(trainer_create(&o, &r->trainer, e));
     r->tokens = mem_alloc((size_t)rows * (data_seq_len(r->data) + 1), sizeof *r->tokens);
@@ -227,6 +240,9 @@ static enum brg_status start(struct central *r, struct err *e) {
     printf("model     %llu parameters, %.1f MFLOP a token\n",
            (unsigned long long)trainer_parameters(r->trainer),
            model_flops_per_token(&r->model, T) / 1e6);
+    AUTO_BUF struct buf memory = {.bytes_max = 1 << 12};
+    trainer_memory(r->trainer, &memory);
+    printf("memory    %s\n", buf_cstr(&memory));
     printf("data      %llu samples of %u tokens; training on %llu (%.3f epochs), %llu steps\n",
            (unsigned long long)data_samples(r->data), T, (unsigned long long)r->samples,
            (double)r->samples / (double)data_samples(r->data),
@@ -323,6 +339,19 @@ static enum brg_status step_end(struct central *r, enum brg_status told, struct 
                    (unsigned long long)r->step, r->checkpoint);
 }
 
+/* The update has changed nothing (T2): what is there is the last good state, and it is kept. */
+static enum brg_status not_finite(struct central *r, uint32_t rows, double loss, struct err *e) {
+    struct save_mark mark = {r->done, r->step};
+    TRY(save_write(r->checkpoint, r->trainer, &mark, r->settings, e));
+    return err_set(
+        e, BRG_E_NONFINITE,
+        "step %llu, positions %llu to %llu: the loss (%g) or its gradient is not finite. "
+        "%s holds the state after step %llu. Lower --lr and begin with --fresh, or look "
+        "at these samples",
+        (unsigned long long)(r->step + 1), (unsigned long long)r->done,
+        (unsigned long long)(r->done + rows - 1), loss, r->checkpoint, (unsigned long long)r->step);
+}
+
 static enum brg_status train(struct central *r, struct err *e) {
     const struct train_args *a = r->args;
     uint32_t T = data_seq_len(r->data);
@@ -336,7 +365,9 @@ static enum brg_status train(struct central *r, struct err *e) {
         double loss = trainer_gradient_part(r->trainer, r->tokens, own, rows);
         /* the rate at the end of this step, so that the first step of a warm-up moves */
         double lr = schedule_lr(&r->schedule, (double)(r->done + rows) * T);
-        TRY(trainer_update(r->trainer, &a->adamw, lr, &norm, e));
+        enum brg_status s = trainer_update(r->trainer, &a->adamw, lr, &norm, e);
+        if (s == BRG_E_NONFINITE) return not_finite(r, rows, loss, e);
+        TRY(s);
         r->done += rows;
         r->step++;
         FAULT("train.step");
@@ -423,6 +454,9 @@ enum {
     OPT_EPOCHS,
     OPT_BATCH,
     OPT_MICRO,
+    OPT_RECOMPUTE,
+    OPT_PRECISION,
+    OPT_Z_LOSS,
     OPT_LR,
     OPT_LR_MIN,
     OPT_SCHEDULE,
@@ -452,6 +486,9 @@ static const struct option OPTIONS[] = {
     {"epochs", required_argument, NULL, OPT_EPOCHS},
     {"batch", required_argument, NULL, OPT_BATCH},
     {"micro-batch", required_argument, NULL, OPT_MICRO},
+    {"recompute", no_argument, NULL, OPT_RECOMPUTE},
+    {"precision", required_argument, NULL, OPT_PRECISION},
+    {"z-loss", required_argument, NULL, OPT_Z_LOSS},
     {"lr", required_argument, NULL, OPT_LR},
     {"lr-min-ratio", required_argument, NULL, OPT_LR_MIN},
     {"schedule", required_argument, NULL, OPT_SCHEDULE},
@@ -512,6 +549,8 @@ static bool take_option(struct train_args *a, int option, const char *value) {
     case OPT_EPOCHS: return between(value, 1e-9, 1e9, &a->epochs);
     case OPT_BATCH: return count(value, 1 << 20, &a->batch);
     case OPT_MICRO: return count(value, 1 << 20, &a->micro);
+    case OPT_PRECISION: return precision_parse(value, &a->precision);
+    case OPT_Z_LOSS: return between(value, 0, 1, &a->z_loss);
     case OPT_LR: return between(value, 0, 1e3, &a->lr);
     case OPT_LR_MIN: return between(value, 0, 1, &a->lr_min_ratio);
     case OPT_SCHEDULE: return schedule_kind(value, &a->schedule);
@@ -529,6 +568,7 @@ static bool take_option(struct train_args *a, int option, const char *value) {
     case OPT_PRINT_EVERY: return count(value, UINT32_MAX, &a->print_every);
     case OPT_CHECKPOINT: return parse_duration(value, &a->checkpoint_every);
     case OPT_FRESH: a->fresh = true; return true;
+    case OPT_RECOMPUTE: a->recompute = true; return true;
     case OPT_MPI: return dp_use_parse(value, &a->mpi);
     case OPT_RANK_TIMEOUT: return parse_duration(value, &a->rank_timeout) && a->rank_timeout > 0;
     default: return false;

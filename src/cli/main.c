@@ -31,6 +31,7 @@ static const struct command commands[] = {
     {"journal", "the journal's records as lines of JSON", cmd_journal},
     {"train", "train alone, without a hub", cmd_train},
     {"eval", "held-out loss and perplexity of a checkpoint", cmd_eval},
+    {"bench", "measure the native trainer on this machine", cmd_bench},
     {"export", "write a model for other programs: safetensors, GGUF", cmd_export},
     {"project", "time to target under policies of placement, in drawn queues", cmd_project},
     {"sim", "the protocol in virtual time, with faults", cmd_sim},

@@ -56,6 +56,8 @@ static enum brg_status build(struct ranks *r, const char *json, struct err *e) {
                                 .batch_max = (uint32_t)rows,
                                 .micro_batch = (uint32_t)r->words->micro,
                                 .threads = (uint32_t)r->words->threads,
+                                .precision = r->words->precision,
+                                .recompute = r->words->recompute,
                                 .net = r->net};
     TRY(trainer_create(&o, &r->trainer, e));
     r->tokens = mem_alloc(rows * (r->setup.seq_len + 1), sizeof *r->tokens);

@@ -30,6 +30,8 @@ struct rank_setup { /* what SETUP carries, beside the model's JSON */
 struct rank_words { /* the same on all ranks: the command line */
     const char *data_dir;
     uint64_t micro, threads;
+    enum precision precision;
+    bool recompute;
 };
 
 struct ranks {          /* a rank's share of the site's training */

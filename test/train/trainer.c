@@ -2,6 +2,8 @@
 /* trainer.c - what the trainer promises: bits, batches, failures. */
 #include "support.h"
 
+#include <stdatomic.h>
+
 #include "train/cpu/threads.h"
 
 static int32_t *random_tokens(const struct model_config *c, uint32_t rows, uint32_t T,
@@ -195,18 +197,142 @@ TEST(train_adamw_follows_the_formula) {
     each_device(adamw_steps);
 }
 
-TEST(train_T3_a_step_allocates_nothing) {
-    /* The only allocations of a trainer are those of trainer_create: its slabs stay where they are. */
+/* The heap's calls are counted where no sanitizer has put its own in their place. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+static const bool counting = false;
+static _Atomic unsigned long heap_calls;
+#else
+static const bool counting = true;
+static _Atomic unsigned long heap_calls;
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void *__libc_memalign(size_t, size_t);
+#define COUNTED(name, inner, params, args)                                                         \
+    void *name params;                                                                             \
+    __attribute__((visibility("default"))) void *name params {                                     \
+        atomic_fetch_add(&heap_calls, 1);                                                          \
+        return inner args;                                                                         \
+    }
+COUNTED(malloc, __libc_malloc, (size_t n), (n))
+COUNTED(calloc, __libc_calloc, (size_t n, size_t size), (n, size))
+COUNTED(realloc, __libc_realloc, (void *p, size_t n), (p, n))
+COUNTED(aligned_alloc, __libc_memalign, (size_t align, size_t n), (align, n))
+#endif
+
+static void allocates_nothing(const char *device) {
     struct model_config c = small_model(9);
-    int32_t *tokens = random_tokens(&c, 2, 9, 2);
-    struct trainer *t = make_trainer(&c, 9, 2, 1, 2, NULL);
+    int32_t *tokens = random_tokens(&c, 5, 9, 2);
+    unsigned long before = heap_calls;
+    struct trainer *t = make_trainer(&c, 9, 5, 2, 3, device);
+    assert_true(!counting || heap_calls > before); /* the count counts */
     void *slabs[ARRAY_COUNT(t->slabs)];
     double losses[3];
     memcpy(slabs, t->slabs, sizeof slabs);
     random_weights(&c, 1, trainer_theta(t));
-    run_steps(t, tokens, 2, losses);
+    before = heap_calls;
+    run_steps(t, tokens, 5, losses);
+    trainer_loss(t, tokens, 3);
+    assert_int_equal(heap_calls, before);
     assert_memory_equal(slabs, t->slabs, sizeof slabs);
     trainer_destroy(t);
+    mem_free(tokens);
+}
+
+TEST(train_T3_a_step_allocates_nothing) {
+    each_device(allocates_nothing);
+}
+
+static struct trainer *make_with(const struct model_config *c, uint32_t T, uint32_t batch,
+                                 struct trainer_options o) {
+    struct trainer *t = NULL;
+    struct err e = {0};
+    o.model = c;
+    o.seq_len = T;
+    o.batch_max = batch;
+    if (trainer_create(&o, &t, &e)) fail_msg("%s", e.text);
+    random_weights(c, 1, trainer_theta(t));
+    return t;
+}
+
+/* Less memory, the same bits: layers run again give what they gave. */
+TEST(train_recomputed_activations_give_the_same_bits) {
+    struct model_config c = small_model(14);
+    c.num_hidden_layers = 4;
+    uint32_t T = 45, rows = 5;
+    int32_t *tokens = random_tokens(&c, rows, T, 3);
+    struct trainer *keep = make_with(&c, T, rows, (struct trainer_options){.micro_batch = 2});
+    struct trainer *again =
+        make_with(&c, T, rows, (struct trainer_options){.micro_batch = 2, .recompute = true});
+    assert_true(again->slab_bytes[SLAB_ACTS] < keep->slab_bytes[SLAB_ACTS] / 2);
+    double a[3], b[3];
+    run_steps(keep, tokens, rows, a);
+    run_steps(again, tokens, rows, b);
+    assert_memory_equal(a, b, sizeof a);
+    assert_same_bits(keep, again);
+    trainer_destroy(keep);
+    trainer_destroy(again);
+    mem_free(tokens);
+}
+
+/* z-loss: off it changes nothing; on, the gradient is that of what the loss says. */
+TEST(train_z_loss_and_its_gradient) {
+    struct model_config c = small_model(15);
+    uint32_t T = 9, rows = 2;
+    int32_t *tokens = random_tokens(&c, rows, T, 3);
+    struct trainer *t = make_with(&c, T, rows, (struct trainer_options){.z_loss = 0.05});
+    struct trainer *plain = make_with(&c, T, rows, (struct trainer_options){.z_loss = 0});
+    double loss = trainer_gradient(t, tokens, rows);
+    assert_true(loss > trainer_gradient(plain, tokens, rows) + 0.1);
+    /* along a random direction: (loss(theta + h d) - loss(theta - h d)) / 2h = grad . d */
+    size_t P = trainer_parameters(t);
+    struct prng p;
+    prng_seed(&p, 4);
+    float *d = random_floats(&p, P, 1), *theta = mem_alloc(P, 4);
+    memcpy(theta, trainer_theta(t), P * 4);
+    double slope = 0, h = 2e-4, side[2];
+    for (size_t i = 0; i < P; i++) slope += (double)trainer_grad(t)[i] * (double)d[i];
+    for (int s = 0; s < 2; s++) {
+        for (size_t i = 0; i < P; i++)
+            trainer_theta(t)[i] = (float)((double)theta[i] + (s ? h : -h) * (double)d[i]);
+        side[s] = trainer_loss(t, tokens, rows);
+    }
+    double is = (side[1] - side[0]) / (2 * h);
+    if (!(fabs(is - slope) < 0.01 * fabs(slope) + 0.01)) fail_msg("%g, not %g", slope, is);
+    mem_free(d);
+    mem_free(theta);
+    trainer_destroy(t);
+    trainer_destroy(plain);
+    mem_free(tokens);
+}
+
+/* A vocabulary of Qwen3's size: logits exist a piece of rows at a time, and what comes out of the pieces
+ * is what one row at a time gives. */
+TEST_TIMEOUT(train_cross_entropy_in_pieces_over_151936_words, 120) {
+    struct model_config c = small_model(16);
+    c.vocab_size = 151936;
+    c.hidden_size = 8;
+    c.num_hidden_layers = 1;
+    c.tie_word_embeddings = true;
+    uint32_t T = 70, rows = 2;
+    int32_t *tokens = random_tokens(&c, rows, T, 3);
+    struct trainer *t = make_with(&c, T, rows, (struct trainer_options){.micro_batch = 0});
+    struct trainer *one = make_with(&c, T, 1, (struct trainer_options){.micro_batch = 0});
+    assert_int_equal(t->logit_rows, LOGIT_ROWS_MIN); /* 140 rows take two pieces */
+    double loss = trainer_gradient(t, tokens, rows), sum = 0;
+    size_t P = trainer_parameters(t);
+    float *grad = mem_alloc(P, 4);
+    for (uint32_t r = 0; r < rows; r++) {
+        sum += trainer_gradient(one, tokens + r * (T + 1), 1);
+        for (size_t i = 0; i < P; i++) grad[i] += trainer_grad(one)[i] / (float)rows;
+    }
+    assert_true(fabs(loss - sum / rows) < 1e-6 * loss);
+    assert_true(distance(trainer_grad(t), grad, P) < 1e-5);
+    model_init(&c, 1, trainer_theta(t));
+    assert_true(fabs(trainer_loss(t, tokens, rows) - log(151936)) < 0.1);
+    mem_free(grad);
+    trainer_destroy(t);
+    trainer_destroy(one);
     mem_free(tokens);
 }
 
@@ -221,6 +347,7 @@ TEST(train_too_much_memory_is_told_with_the_remedy) {
     assert_int_equal(trainer_create(&o, &t, &e), BRG_E_MEMORY);
     assert_null(t);
     assert_non_null(strstr(e.text, "micro-batch"));
+    assert_non_null(strstr(e.text, "GiB free"));
 }
 
 TEST(train_options_that_do_not_fit_are_refused) {

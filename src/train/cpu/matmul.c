@@ -5,8 +5,10 @@
 #include "train/cpu/matmul.h"
 
 enum {
-    PACK_PANELS = 8,       /* panels of B a packing chunk takes */
-    PACK_COLUMNS_MIN = 512 /* below as many columns, packing rows of A costs more than it brings */
+    PACK_PANELS = 8, /* panels of B a packing chunk takes */
+    /* Below as many columns packing rows of A costs more than it brings, where they are short: long
+     * ones lie on a page each. */
+    PACK_COLUMNS_MIN = 512
 };
 
 struct job {
@@ -48,7 +50,7 @@ static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     if (n0 >= j->nc) return;
     size_t n = smaller(j->cols, j->nc - n0);
     float *pa = j->mm->pack_a + (size_t)worker * MATMUL_PACK_A;
-    bool direct = j->form != MATMUL_TN && n < PACK_COLUMNS_MIN;
+    bool direct = j->form != MATMUL_TN && j->kc == j->K && n < PACK_COLUMNS_MIN;
     size_t at = m0 * j->N + j->n0 + n0, lda = direct ? j->K : 0;
     const float *add = j->k0 ? j->c + at : j->add ? j->add + at : NULL, *a = pa;
     if (j->form == MATMUL_TN) {

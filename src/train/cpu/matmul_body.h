@@ -17,6 +17,7 @@ FORCE_INLINE void micro(size_t k, const float *a, size_t rs, size_t cs, const fl
                         vf acc[MR][2]) {
 #pragma GCC unroll 12
     for (size_t i = 0; i < MR; i++) acc[i][0] = acc[i][1] = vset(0.0f);
+#pragma GCC unroll 4
     for (size_t p = 0; p < k; p++) {
         vf b0 = vload(b), b1 = vload(b + LANES);
 #pragma GCC unroll 12
@@ -109,26 +110,76 @@ static void small_nn(size_t m, size_t n, size_t k, const float *a, size_t rs, si
     }
 }
 
-/* Panels of W columns, k steps each; element (p, j) comes from x[p*step_k + j*step_w]. Steps of the
- * panel are written one after another, so that the stores are a stream. */
+typedef float v4 __attribute__((vector_size(16)));
+typedef float v4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
+
+FORCE_INLINE v4 load4(const float *p) {
+    return *(const v4_unaligned *)p;
+}
+
+FORCE_INLINE void store4(float *p, v4 x) {
+    *(v4_unaligned *)p = x;
+}
+
+/* Four steps of four rows x, ld apart: step i goes to dst + i * W. */
+FORCE_INLINE void transpose_4x4(float *dst, size_t W, const float *x, size_t ld) {
+    v4 a = load4(x), b = load4(x + ld), c = load4(x + 2 * ld), d = load4(x + 3 * ld);
+    v4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+       ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    v4 cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+       cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+    store4(dst, __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5));
+    store4(dst + W, __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7));
+    store4(dst + 2 * W, __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5));
+    store4(dst + 3 * W, __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7));
+}
+
+FORCE_INLINE void transpose_4x2(float *dst, size_t W, const float *x, size_t ld) {
+    v4 a = load4(x), b = load4(x + ld), lo = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+       hi = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    memcpy(dst, &lo, 8);
+    memcpy(dst + W, (const char *)&lo + 8, 8);
+    memcpy(dst + 2 * W, &hi, 8);
+    memcpy(dst + 3 * W, (const char *)&hi + 8, 8);
+}
+
+/* A whole panel whose columns are rows of x. */
+FORCE_INLINE void pack_rows(float *dst, const float *x, size_t ld, size_t k, size_t W) {
+    size_t p = 0;
+    for (; p + 4 <= k; p += 4) {
+        size_t c = 0;
+#pragma GCC unroll 8
+        for (; c + 4 <= W; c += 4) transpose_4x4(dst + p * W + c, W, x + c * ld + p, ld);
+        if (c < W) transpose_4x2(dst + p * W + c, W, x + c * ld + p, ld);
+    }
+    for (; p < k; p++)
+        for (size_t c = 0; c < W; c++) dst[p * W + c] = x[c * ld + p];
+}
+
+/* Panels of W columns (a multiple of 2), k steps each; element (p, j) comes from
+ * x[p*step_k + j*step_w]; one of the two steps is 1. The columns of a row-major matrix are taken a few
+ * rows at a time for all panels, so that a row's cache lines and pages are used up while they are near. */
 FORCE_INLINE void pack_panels(float *dst, const float *x, size_t step_k, size_t step_w, size_t k,
                               size_t n, size_t W) {
-    for (size_t j = 0; j < n; j += W, dst += k * W) {
-        size_t w = n - j < W ? n - j : W;
-        const float *src = x + j * step_w;
-        if (w < W) {
-            memset(dst, 0, k * W * sizeof(float));
-            for (size_t p = 0; p < k; p++)
-                for (size_t c = 0; c < w; c++) dst[p * W + c] = src[p * step_k + c * step_w];
-        } else if (step_w == 1) {
-            for (size_t p = 0; p < k; p++) memcpy(dst + p * W, src + p * step_k, W * sizeof(float));
-        } else {
-            for (size_t p = 0; p < k; p++) {
-#pragma GCC unroll 32
-                for (size_t c = 0; c < W; c++) dst[p * W + c] = src[p * step_k + c * step_w];
-            }
+    enum { STEPS = 16 };
+    size_t whole = n / W * W;
+    static_assert(MR % 2 == 0, "transpose_4x2 takes what transpose_4x4 leaves");
+    if (step_w == 1) {
+        for (size_t p0 = 0; p0 < k; p0 += STEPS) {
+            size_t p1 = k - p0 < STEPS ? k : p0 + STEPS;
+            for (size_t j = 0; j < whole; j += W)
+                for (size_t p = p0; p < p1; p++)
+                    memcpy(dst + j * k + p * W, x + p * step_k + j, W * sizeof(float));
         }
+    } else {
+        for (size_t j = 0; j < whole; j += W) pack_rows(dst + j * k, x + j * step_w, step_w, k, W);
     }
+    if (whole == n) return;
+    dst += whole * k;
+    memset(dst, 0, k * W * sizeof(float));
+    for (size_t p = 0; p < k; p++)
+        for (size_t c = 0; c < n - whole; c++)
+            dst[p * W + c] = x[p * step_k + (whole + c) * step_w];
 }
 
 static void k_pack_a(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k) {
