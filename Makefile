@@ -210,6 +210,15 @@ bench-$1: $(B)/bench/$1 all
 endef
 $(foreach b,$(BENCHES),$(eval $(call bench_rule,$b)))
 
+# What a round costs, with real processes and a wide-area link: bench/round/round says how.
+$(B)/bench/round_site: $(B)/obj/bench/round/site.o $(LIBRARY_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	@$(CC) $(LDFLAGS_ALL) $^ $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+.PHONY: bench-round
+bench-round: all $(B)/bench/round_site
+	@QUICK=$(QUICK) bench/round/round --build $(B) $(ARGS)
+
 # The promise: 45 % sooner than waiting for all, in 1,000 drawn worlds; and a replay of traces beside it.
 .PHONY: bench-project
 bench-project: all
@@ -314,6 +323,7 @@ help:
 	@echo "make chaos [MINUTES=20 SEED=n]  a hub and sites as processes under faults; test/chaos"
 	@echo "make bench-order | bench-hub | bench-outer  [ARGS=...]  figures, against what is promised"
 	@echo "make bench-mpi        two ranks beside one process [ARGS='--rounds 5']"
+	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"
