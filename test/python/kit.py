@@ -48,13 +48,15 @@ def pack(chars, seq_len=64):
     return path
 
 
-def begin(name, data, settings=None, model=TINY, native=None, seed=1):
-    """A run with its hub. native: name -> further arguments of `beringia site`."""
+def begin(name, data, settings=None, model=TINY, native=None, seed=1, weights=None):
+    """A run with its hub. native: name -> further arguments of `beringia site`; weights: a directory to begin with."""
     out = os.path.join(SCRATCH, name)
     os.makedirs(out)
     words = ["--batch", 8, "--threads", 1, "--checkpoint-every", "1s", "--timeout", "5s"]
     c = Cluster(PROGRAM, out, data, {n: words + w for n, w in (native or {}).items()})
-    c.init(model, {**FAST, **(settings or {})}, seed=seed)
+    sets = [w for k, v in {**FAST, **(settings or {})}.items() for w in ("--set", f"{k}={v}")]
+    c.call("init", c.run_dir, "--model", model, "--data", data, "--seed", seed, *sets,
+           *(["--weights", weights] if weights else []))
     c.start_hub()
     return c
 

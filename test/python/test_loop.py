@@ -64,6 +64,22 @@ def bf16_with_masters(keep):
     say("loop_in_bf16_with_f32_masters", last < first - 1, (first, last))
 
 
+def weights_gathered_and_spread(keep):
+    """FSDP shards on CUDA only in PyTorch 1.13, and Debian's does not even import it under Python 3.11. The path around it
+    (gather, hand in, spread) runs here over two ranks that have the whole model each."""
+    c = begin("sharded", kit.pack(60000))
+    keep(c)
+    start(c, "p", "--model", kit.TINY, "--batch", 4, "--sharded", ranks=2)
+    finish(c)
+    first, last = last_loss(c)
+    say("loop_weights_gathered_and_spread_over_ranks", last < first - 1, (first, last))
+    try:
+        import torch.distributed.fsdp  # noqa: F401
+        say("loop_fsdp_imports", True)
+    except Exception as e:  # pylint: disable=broad-except
+        print(f"skip loop_fsdp: {type(e).__name__}: {str(e)[:90]}")
+
+
 def ends_and_comes_back(keep):
     """SIGTERM, then kill -9, then to the end: the same optimizer state goes on."""
     c = begin("back", kit.pack(110000))
@@ -212,5 +228,6 @@ def bad_use(keep):
 
 
 if __name__ == "__main__":
-    raise SystemExit(kit.main([bad_use, workers_and_accumulation, weights_elsewhere, bf16_with_masters, ends_and_comes_back,
+    raise SystemExit(kit.main([bad_use, workers_and_accumulation, weights_elsewhere, weights_gathered_and_spread,
+                               bf16_with_masters, ends_and_comes_back,
                                exceptions, without_close]))

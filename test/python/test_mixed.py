@@ -4,14 +4,35 @@
 DistributedDataParallel ranks; beside them two native sites, at equal tokens. Both kinds must contribute, the audits be
 clean, perplexities be within 1 %. Then rank 1 of the DDP site is killed in the middle: its site must end by itself,
 start again, and the audit stay clean."""
+import json
+import os
 import re
+import subprocess
 
 import kit
 from kit import begin, contributions, finish, log_of, perplexity, say, start, wait_for
 
 CHARS, LIMIT = 420000, 0.01
+SETTINGS = {"train.lr": 0.006, "outer.mu": 0.5}
 STEP_S = 0.12  # every site is paced to this, so that rounds have one shape and perplexities can be compared
 _native = {}
+
+
+def first_weights():
+    """Where all runs begin: an epoch of a central run. From random weights a small model sits on a plateau, which each run
+    leaves at a moment of its own; two equal runs then differ by more than what is looked for here."""
+    data, out = kit.pack(CHARS), os.path.join(kit.SCRATCH, "central")
+    if not os.path.exists(out):
+        subprocess.run([kit.PROGRAM, "train", "--central", "--data", data, "--model", kit.TINY, "--out", out, "--batch", "8",
+                        "--threads", "1", "--lr", "0.02", "--warmup-tokens", "8000", "--seed", "1"], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        told = subprocess.run([kit.PROGRAM, "eval", out, "--data", data, "--json"], check=True, stdout=subprocess.PIPE)
+        _native["begin"] = json.loads(told.stdout)["perplexity"]
+    return out
+
+
+def warm(name, native):
+    return begin(name, kit.pack(CHARS), SETTINGS, native=native, weights=first_weights())
 
 
 def pace(keep, share=1.0):
@@ -30,7 +51,7 @@ def pace(keep, share=1.0):
 def native_perplexity(keep, name, ratio):
     """Of two native sites whose speeds are as unequal as those of the mixed run were: on a busy machine PyTorch does not
     keep the pace, and a run of unequal sites ends elsewhere than one of equal ones."""
-    c = begin("native-" + name, kit.pack(CHARS), native={"a": pace(keep), "b": pace(keep, ratio)})
+    c = warm("native-" + name, {"a": pace(keep), "b": pace(keep, ratio)})
     keep(c)
     c.start_site("b")
     c.start_site("a")
@@ -43,14 +64,15 @@ def compare(c, name, keep, audit):
     mixed, native = perplexity(c), native_perplexity(keep, name, c.last["p"] / c.last["a"])
     gap = mixed / native - 1
     shares = {k: round(v / sum(c.last.values()), 3) for k, v in c.last.items()}
-    print(f"{name} perplexity={mixed:.3f} native={native:.3f} gap={100 * gap:+.2f}% shares={shares} "
+    print(f"{name} perplexity={mixed:.3f} native={native:.3f} begin={_native['begin']:.3f} gap={100 * gap:+.2f}% shares={shares} "
           f"positions={audit['positions']} lost=0 doubled=0")
     say(f"{name}_both_contribute", min(c.last.values()) > 0.1 * sum(c.last.values()), c.last)
+    say(f"{name}_learns", mixed < 0.97 * _native["begin"], (mixed, _native["begin"]))
     say(f"{name}_perplexity_within_1_percent", abs(gap) <= LIMIT, f"{100 * gap:+.2f} %")
 
 
 def mixed_native_and_pytorch(keep):
-    c = begin("mixed", kit.pack(CHARS), native={"a": pace(keep)})
+    c = warm("mixed", {"a": pace(keep)})
     keep(c)
     start(c, "p", "--model", kit.TINY, "--pace", STEP_S)
     wait_for("the PyTorch site", lambda: "joined rank=0" in log_of(c, "p"), 60, each=c.check_processes)
@@ -61,7 +83,7 @@ def mixed_native_and_pytorch(keep):
 
 
 def ddp_of_two_ranks_beside_a_native_one(keep):
-    c = begin("ddp", kit.pack(CHARS), native={"a": pace(keep)})
+    c = warm("ddp", {"a": pace(keep)})
     keep(c)
     start(c, "p", "--model", kit.TINY, "--batch", 4, "--pace", STEP_S, ranks=2)
     wait_for("the DDP site", lambda: "joined rank=0" in log_of(c, "p"), 60, each=c.check_processes)

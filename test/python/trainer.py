@@ -2,6 +2,7 @@
 """A PyTorch site of the tests: Qwen3 of examples/pytorch in a run; hub, name, data and state come from the environment.
 With RANK set it is one rank of a DistributedDataParallel job over gloo."""
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ p.add_argument("--steps", type=int, default=1 << 40, help="drain after so many")
 p.add_argument("--dtype", default="float32")
 p.add_argument("--warmup", type=int, default=20)
 p.add_argument("--elsewhere", action="store_true", help="as if the weights were on a GPU")
+p.add_argument("--sharded", action="store_true", help="the path of FSDP, over a model that every rank has whole")
 p.add_argument("--fail-at", type=int, default=-1, help="raise in the middle of this step")
 p.add_argument("--break-at", type=int, default=-1, help="the process ends without close at this step")
 p.add_argument("--nan-at", type=int, default=-1)
@@ -41,6 +43,13 @@ if a.elsewhere:  # the path of a GPU, without one: home and the library's vector
         self.stage = torch.empty(self.total) if speaks else None
     w.Weights.__init__ = init
 
+if a.sharded:  # FSDP itself wants CUDA; what is done around it does not
+    class Whole:
+        @staticmethod
+        def summon_full_params(module, writeback):
+            return contextlib.nullcontext()
+    beringia.torch.fsdp_of = lambda module: Whole
+
 torch.manual_seed(int(os.environ.get("RANK", "0")) + 5)  # every rank begins with other weights: the run's come in
 if "RANK" in os.environ:
     dist.init_process_group("gloo")
@@ -52,7 +61,7 @@ if dist.is_initialized():
     model = torch.nn.parallel.DistributedDataParallel(model)
 run = beringia.torch.join(model, optimizer, batch_size=a.batch, accumulate=a.accumulate, checkpoint_every=1.0, timeout=5.0,
                           warmup_steps=a.warmup)
-print(f"joined rank={run.rank} steps={run.figures().steps if run.rank == 0 else 0} moments={run._moments.steps()}", flush=True)
+print(f"joined rank={run.rank} steps={run.figures().steps if run.rank == 0 else 0} moments={run._moments.steps() if run._moments else 0}", flush=True)
 loader = DataLoader(run.dataset(), batch_size=None, num_workers=a.workers) if a.workers else None
 step, began = 0, time.monotonic()
 with run:
@@ -80,5 +89,5 @@ with run:
         if step % 10 == 0:
             print(f"step {step} loss {loss.item():.4f} lr {run.lr:.6f}", flush=True)
 print(f"end complete={run.complete} draining={run.draining} steps={step} copies={run._weights.copies}", flush=True)
-if a.dtype == "float32" and not a.elsewhere:
+if a.dtype == "float32" and not a.elsewhere and not a.sharded:
     assert run._weights.copies == 0 and next(inner.parameters()).data_ptr() == run._weights.home.data_ptr()
