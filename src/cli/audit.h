@@ -108,7 +108,7 @@ struct audit {
     size_t reasons_count, reasons_cap;
     /* totals */
     uint64_t grants, reclaimed, returned, shrunk, rejected, discarded, staged_ever, merges,
-        rollbacks, joins, leaves, samples_granted, samples_reclaimed;
+        rollbacks, joins, leaves, samples_granted, samples_reclaimed, orders;
     /* the counting model's answer */
     uint64_t counted, doubled, lost;
     bool ledger_equal; /* the head checkpoint's ledger is the journal's at its end */
@@ -152,6 +152,9 @@ enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const
 /* audit_rebuild.c: kinds 16 and 17 */
 void audit_walk_rebuild(struct audit *a, struct reader *r);
 void audit_walk_ledger(struct audit *a, struct reader *r);
+/* audit_place.c: kinds 18 and 19 */
+void audit_walk_report(struct audit *a, struct reader *r);
+void audit_walk_order(struct audit *a, struct reader *r);
 /* audit_count.c: after the last record. */
 void audit_count(struct audit *a);
 

@@ -718,10 +718,10 @@ static void walk_down(struct audit *a, struct reader *r) {
 enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body,
                              size_t n, struct err *e) {
     static void (*const walks[])(struct audit *, struct reader *) = {
-        NULL,       walk_open,          walk_term,         walk_join,     walk_epoch,
-        walk_grant, walk_reclaim,       walk_stage,        walk_reject,   walk_discard,
-        walk_merge, walk_seal,          walk_leave,        walk_rollback, walk_quarantine,
-        walk_hold,  audit_walk_rebuild, audit_walk_ledger, NULL,          NULL,
+        NULL,       walk_open,          walk_term,         walk_join,         walk_epoch,
+        walk_grant, walk_reclaim,       walk_stage,        walk_reject,       walk_discard,
+        walk_merge, walk_seal,          walk_leave,        walk_rollback,     walk_quarantine,
+        walk_hold,  audit_walk_rebuild, audit_walk_ledger, audit_walk_report, audit_walk_order,
         walk_down};
     struct reader r = reader_of(body, n);
     a->seq = seq;

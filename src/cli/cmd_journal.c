@@ -162,6 +162,43 @@ static void put_merge(struct line *l, const struct record_merge *r) {
     buf_u8(l->b, ']');
 }
 
+static void put_report(struct line *l, const struct record_report *r) {
+    text(l, "site", r->site);
+    json_key(l->b, &l->first, "items");
+    buf_u8(l->b, '[');
+    for (uint32_t i = 0; i < r->items_count; i++) {
+        const struct wire_item *x = &r->items[i];
+        struct line item = {l->b, true};
+        buf_printf(l->b, i > 0 ? ",{" : "{");
+        u64(&item, "n", x->n);
+        text(&item, "kind", wire_item_kind_name(x->kind));
+        u64(&item, "at", x->at);
+        text(&item, "shape", x->shape);
+        u64(&item, "order", x->order);
+        u64(&item, "job", x->job);
+        u64(&item, "id", x->id);
+        text(&item, "word", x->word);
+        u64(&item, "nodes", x->nodes);
+        u64(&item, "seconds", x->seconds);
+        u64(&item, "gpus", x->gpus);
+        u64(&item, "submit", x->submit);
+        u64(&item, "start", x->start);
+        u64(&item, "end", x->end);
+        u64(&item, "took_ms", x->took_ms);
+        text(&item, "why", x->why);
+        buf_u8(l->b, '}');
+    }
+    buf_u8(l->b, ']');
+}
+
+static void put_order(struct line *l, const struct record_order *r) {
+    u64(l, "id", r->id);
+    text(l, "site", r->site);
+    text(l, "shape", r->shape);
+    u64(l, "jobs", r->jobs);
+    json_member_bool(l->b, &l->first, "cancel", r->cancel);
+}
+
 static void put_lease_records(struct line *l, const struct hub_record *r) {
     if (r->kind == RECORD_GRANT) {
         tok(l, "tok", r->u.grant.tok);
@@ -238,6 +275,10 @@ static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, co
         put_reject(&l, &r.u.reject);
     else if (kind == RECORD_MERGE)
         put_merge(&l, &r.u.merge);
+    else if (kind == RECORD_REPORT)
+        put_report(&l, &r.u.report);
+    else if (kind == RECORD_ORDER)
+        put_order(&l, &r.u.order);
     put_lease_records(&l, &r);
     put_run_records(&l, &r);
     buf_u8(b, '}');

@@ -128,6 +128,29 @@ static void show_head(const json_t *o, FILE *to) {
     if (rate > 0 && missing > 0) fprintf(to, "  about %s left", duration(missing / rate, left));
 }
 
+/* A facility whose agent reports: what it runs, what waits, what its scheduler said last. */
+static void show_facility(const json_t *f, FILE *to) {
+    const json_t *jobs = json_object_get(f, "jobs"), *probes = json_object_get(f, "probes");
+    double running = 0, pending = 0;
+    char a[24], ago[24];
+    for (size_t i = 0; i < json_array_size(jobs); i++) {
+        const char *state = word(json_array_get(jobs, i), "state");
+        running += strcmp(state, "running") == 0;
+        pending += strcmp(state, "pending") == 0;
+    }
+    fprintf(to, "  %-16s queue: %.0f running, %.0f pending", word(f, "name"), running, pending);
+    for (size_t i = 0; i < json_array_size(probes); i++) {
+        const json_t *p = json_array_get(probes, i);
+        double wait = number(p, "start") - number(p, "at");
+        fprintf(to, "; %s %s", word(p, "shape"), word(p, "class"));
+        if (strcmp(word(p, "class"), "fine") == 0)
+            fprintf(to, " in %s", duration(wait > 0 ? wait : 0, a));
+    }
+    if (number(f, "heard_ago_s") >= 0)
+        fprintf(to, "; agent heard %s ago", duration(number(f, "heard_ago_s"), ago));
+    fprintf(to, "\n");
+}
+
 static void show(const json_t *o, bool colour, FILE *to) {
     const json_t *sites = json_object_get(o, "sites"), *counts = json_object_get(o, "counts");
     fputs("[", to);
@@ -150,6 +173,9 @@ static void show(const json_t *o, bool colour, FILE *to) {
             100 * number(o, "reclaimed_share"));
     for (size_t i = 0; i < json_array_size(sites); i++)
         show_site(json_array_get(sites, i), colour, to);
+    const json_t *facilities = json_object_get(o, "facilities");
+    for (size_t i = 0; i < json_array_size(facilities); i++)
+        show_facility(json_array_get(facilities, i), to);
 }
 
 static enum brg_status once(const char *url, bool json, bool colour, bool clear, bool *out_complete,

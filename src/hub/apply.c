@@ -488,6 +488,8 @@ static const char *apply(struct hub *h, const struct hub_record *r) {
     case RECORD_HOLD: return apply_hold(h, &r->u.hold);
     case RECORD_REBUILD: return hub_apply_rebuild(h, &r->u.rebuild, r->wall);
     case RECORD_LEDGER: return hub_apply_ledger(h, &r->u.ledger);
+    case RECORD_REPORT: return hub_apply_report(h, &r->u.report);
+    case RECORD_ORDER: return hub_apply_order(h, &r->u.order);
     }
     return "a kind that is not known";
 }

@@ -21,6 +21,7 @@
 #include "base/base.h"
 #include "outer/outer.h"
 #include "store/store.h"
+#include "wire/agent.h"
 #include "wire/wire.h"
 
 struct hub_settings {
@@ -68,6 +69,8 @@ enum hub_cmd_kind {
     HUB_CMD_DRAIN = 9,       /* operator: ask all sites to drain; u.drain.on */
     HUB_CMD_QUARANTINE = 10, /* operator: decide a quarantined range: u.quarantine */
     HUB_CMD_REBUILD = 11, /* empty journal: go on from a checkpoint, instead of INIT (u.rebuild) */
+    HUB_CMD_REPORT = 12,  /* of a facility's agent: u.report */
+    HUB_CMD_ORDER = 13,   /* an operator or planner: u.order */
 };
 struct hub_blob_verdict {   /* what the shore found about a COMMIT's blob before the command */
     bool complete;          /* all bytes there, hash equal, durable under its hash */
@@ -123,6 +126,12 @@ struct hub_cmd {
             const void *ledger;                      /* borrowed: the bytes inside the checkpoint */
             uint64_t ledger_bytes;
         } rebuild;
+        const struct wire_report *report; /* borrowed */
+        struct {
+            char site[WIRE_NAME_MAX], shape[WIRE_SHAPE_MAX];
+            uint32_t jobs;
+            uint64_t cancel; /* an order's id; 0: a new order */
+        } order;
     } u;
 };
 
@@ -211,6 +220,31 @@ void hub_quarantined(const struct hub *h,
                      void (*visit)(void *user, uint32_t epoch, struct range range,
                                    uint32_t crashes),
                      void *user);
+/* Placement: facilities that have reported, and orders. */
+enum { HUB_FACILITIES_MAX = 64, HUB_SHAPES_MAX = 32, HUB_JOBS_KEPT = 64, HUB_ORDERS_KEPT = 256 };
+struct hub_facility {
+    char name[WIRE_NAME_MAX];
+    uint64_t n; /* newest item */
+    uint32_t shapes_count, jobs_count;
+    struct wire_item shapes[HUB_SHAPES_MAX]; /* ITEM_SHAPE */
+    struct wire_item probes[HUB_SHAPES_MAX]; /* the newest ITEM_PROBE of each; n = 0: none */
+    struct wire_item jobs[HUB_JOBS_KEPT];    /* the newest ITEM_JOB of each; oldest first */
+    struct wire_item queue;                  /* the newest ITEM_QUEUE; n = 0: none */
+    time_ns heard;                           /* volatile */
+};
+struct hub_order {
+    struct wire_order o;
+    char site[WIRE_NAME_MAX];
+    bool open;
+    char word[WIRE_WORD_MAX], why[WIRE_WHY_MAX]; /* how it ended */
+};
+uint32_t hub_facilities_count(const struct hub *h);
+const struct hub_facility *hub_facility_at(const struct hub *h, uint32_t index);
+uint32_t hub_orders_count(const struct hub *h);
+const struct hub_order *hub_order_at(const struct hub *h, uint32_t index); /* oldest first */
+/* What is said to an agent: items that are known, orders that are open. */
+void hub_agent_answer(const struct hub *h, const char *site, struct wire_agent_answer *out);
+
 /* Blobs that must be kept: calls visit for each hash (checkpoints of kept versions, staged and merged
  * deltas). */
 void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash *h), void *user);

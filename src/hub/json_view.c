@@ -141,6 +141,77 @@ static void put_versions(const struct hub *h, uint64_t from, uint64_t head, uint
     *out_next = v;
 }
 
+static void put_item(const struct wire_item *i, struct buf *out) {
+    bool first = true;
+    buf_u8(out, '{');
+    json_member_text(out, &first, "shape", i->shape);
+    if (i->order > 0) json_member_u64(out, &first, "order", i->order);
+    if (i->job > 0) json_member_u64(out, &first, "job", i->job);
+    if (i->id > 0) json_member_u64(out, &first, "id", i->id);
+    json_member_text(out, &first, i->kind == ITEM_PROBE ? "class" : "state", i->word);
+    json_member_u64(out, &first, "at", i->at);
+    json_member_u64(out, &first, "nodes", i->nodes);
+    json_member_u64(out, &first, "seconds", i->seconds);
+    json_member_u64(out, &first, "gpus", i->gpus);
+    json_member_u64(out, &first, "submit", i->submit);
+    json_member_u64(out, &first, "start", i->start);
+    json_member_u64(out, &first, "end", i->end);
+    json_member_text(out, &first, "why", i->why);
+    buf_u8(out, '}');
+}
+
+static void put_items(const char *key, const struct wire_item *items, uint32_t count,
+                      struct buf *out, bool *first) {
+    bool any = false;
+    json_key(out, first, key);
+    buf_u8(out, '[');
+    for (uint32_t i = 0; i < count; i++) {
+        if (items[i].n == 0) continue;
+        if (any) buf_u8(out, ',');
+        put_item(&items[i], out);
+        any = true;
+    }
+    buf_u8(out, ']');
+}
+
+/* What agents reported, and what they were ordered: placement. */
+static void put_facilities(const struct hub *h, time_ns now, struct buf *out, bool *first) {
+    json_key(out, first, "facilities");
+    buf_u8(out, '[');
+    for (uint32_t i = 0; i < hub_facilities_count(h); i++) {
+        const struct hub_facility *f = hub_facility_at(h, i);
+        bool inner = true;
+        buf_printf(out, i > 0 ? ",{" : "{");
+        json_member_text(out, &inner, "name", f->name);
+        json_member_u64(out, &inner, "items", f->n);
+        json_member_f64(out, &inner, "heard_ago_s",
+                        f->heard > 0 ? (double)(now - f->heard) / 1e9 : -1);
+        put_items("shapes", f->shapes, f->shapes_count, out, &inner);
+        put_items("probes", f->probes, f->shapes_count, out, &inner);
+        put_items("jobs", f->jobs, f->jobs_count, out, &inner);
+        put_items("queue", &f->queue, 1, out, &inner);
+        buf_u8(out, '}');
+    }
+    buf_u8(out, ']');
+    json_key(out, first, "orders");
+    buf_u8(out, '[');
+    for (uint32_t i = 0; i < hub_orders_count(h); i++) {
+        const struct hub_order *o = hub_order_at(h, i);
+        bool inner = true;
+        buf_printf(out, i > 0 ? ",{" : "{");
+        json_member_u64(out, &inner, "id", o->o.id);
+        json_member_text(out, &inner, "site", o->site);
+        json_member_text(out, &inner, "shape", o->o.shape);
+        json_member_u64(out, &inner, "jobs", o->o.jobs);
+        json_member_bool(out, &inner, "open", o->open);
+        json_member_bool(out, &inner, "cancel", o->o.cancel);
+        json_member_text(out, &inner, "word", o->word);
+        json_member_text(out, &inner, "why", o->why);
+        buf_u8(out, '}');
+    }
+    buf_u8(out, ']');
+}
+
 void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
                  const struct view_extra *x, struct buf *out) {
     struct hub_view v;
@@ -175,6 +246,7 @@ void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
     put_totals(&v, out, &first);
     put_extra(x, out, &first);
     put_sites(h, now, out, &first);
+    put_facilities(h, now, out, &first);
     json_key(out, &first, "versions");
     put_versions(h, v.head >= STATUS_VERSIONS ? v.head - STATUS_VERSIONS + 1 : 0, v.head,
                  STATUS_VERSIONS, out, &next);

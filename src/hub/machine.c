@@ -64,6 +64,7 @@ struct hub *hub_create(const struct hub_settings *s, uint64_t random_seed) {
 void hub_destroy(struct hub *h) {
     if (!h) return;
     hub_merge_free(h);
+    hub_facilities_free(h);
     ledger_destroy(h->ledger);
     mem_free(h->versions);
     mem_free(h->sites);
@@ -404,6 +405,8 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     case HUB_CMD_DRAIN: h->draining = cmd->u.drain.on; break;
     case HUB_CMD_QUARANTINE: cmd_quarantine(h, cmd); break;
     case HUB_CMD_REBUILD: hub_rebuild_from(h, cmd); break;
+    case HUB_CMD_REPORT: hub_report(h, cmd->u.report); break;
+    case HUB_CMD_ORDER: hub_order(h, cmd); break;
     }
     hub_rounds(h);
     out->seq_after = h->seq;

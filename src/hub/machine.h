@@ -6,6 +6,7 @@
  *   grants.c    lease, return, shrink; whose lapsed lease is taken away
  *   commits.c   commit, outcome: the whole of a contribution's acceptance
  *   rebuild.c   a journal that begins with a checkpoint
+ *   facilities.c  what agents report of their queues, and orders to them
  *   rounds.c    when to merge, what, and what follows: seals, completion
  *   apply.c     one record, one change: the only file that changes durable state
  *   snapshot.c  durable state to bytes and back      view.c   reading, hub_check
@@ -83,6 +84,11 @@ struct hub {
     uint32_t names_cap;
     uint64_t grants, reclaimed, returned, rejected, discarded, departures, samples_granted,
         samples_reclaimed;
+    struct hub_facility *facilities; /* placement: facilities.c */
+    uint32_t facilities_count;
+    struct hub_order *orders;
+    uint32_t orders_count;
+    uint64_t order_last;
     /* volatile */
     struct prng prng;
     time_ns now, wall;
@@ -178,6 +184,16 @@ void hub_site_index(struct hub *h, uint32_t number); /* once its name is set */
 void hub_rebuild_from(struct hub *h, const struct hub_cmd *c);
 const char *hub_apply_rebuild(struct hub *h, const struct record_rebuild *r, time_ns wall);
 const char *hub_apply_ledger(struct hub *h, const struct record_ledger *r);
+/* ---- facilities.c
+ * ---------------------------------------------------------------------------------- */
+void hub_report(struct hub *h, const struct wire_report *r);
+void hub_order(struct hub *h, const struct hub_cmd *c);
+const char *hub_apply_report(struct hub *h, const struct record_report *r);
+const char *hub_apply_order(struct hub *h, const struct record_order *r);
+void hub_facilities_put(const struct hub *h, struct buf *out);
+bool hub_facilities_get(struct hub *h, struct reader *r);
+void hub_facilities_free(struct hub *h);
+
 /* What a journal's opening says against the settings; NULL: they fit. */
 const char *hub_opening_misfit(const struct hub *h, const struct record_open *r);
 

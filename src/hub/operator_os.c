@@ -35,6 +35,9 @@ struct operator_body {
     uint64_t version, start, count;
     uint32_t epoch;
     bool on, skip;
+    char site[WIRE_NAME_MAX], shape[WIRE_SHAPE_MAX];
+    uint32_t jobs;
+    uint64_t cancel;
 };
 static const struct field drain_fields[] = {FIELD(operator_body, on, JSON_BOOL), FIELD_END};
 static const struct field discard_fields[] = {FIELD(operator_body, did, JSON_ID),
@@ -44,6 +47,15 @@ static const struct field quarantine_fields[] = {
     FIELD(operator_body, epoch, JSON_U32), FIELD(operator_body, start, JSON_U64),
     FIELD(operator_body, count, JSON_U64), FIELD(operator_body, skip, JSON_BOOL),
     FIELD_TEXT(operator_body, reason),     FIELD_END};
+
+#define OPTIONAL_TEXT(m)                                                                           \
+    {                                                                                              \
+        .name = #m, .type = JSON_TEXT, .optional = true,                                           \
+        .offset = offsetof(struct operator_body, m), .max = sizeof(((struct operator_body *)0)->m) \
+    }
+static const struct field order_fields[] = {OPTIONAL_TEXT(site), OPTIONAL_TEXT(shape),
+                                            FIELD_OPT(operator_body, jobs, JSON_U32),
+                                            FIELD_OPT(operator_body, cancel, JSON_U64), FIELD_END};
 
 /* What the machine cannot know is looked at in `fill`: false, and the problem is answered. */
 static bool fill_drain(struct exchange *x, const struct operator_body *body, struct hub_cmd *cmd) {
@@ -85,6 +97,16 @@ static bool fill_quarantine(struct exchange *x, const struct operator_body *body
     return true;
 }
 
+static bool fill_order(struct exchange *x, const struct operator_body *body, struct hub_cmd *cmd) {
+    (void)x;
+    cmd->kind = HUB_CMD_ORDER;
+    cmd->u.order.cancel = body->cancel;
+    cmd->u.order.jobs = body->jobs;
+    (void)snprintf(cmd->u.order.site, sizeof cmd->u.order.site, "%s", body->site);
+    (void)snprintf(cmd->u.order.shape, sizeof cmd->u.order.shape, "%s", body->shape);
+    return true;
+}
+
 static const struct operation {
     const char *name;
     const struct field *fields;
@@ -94,6 +116,7 @@ static const struct operation {
     {"discard", discard_fields, fill_discard},
     {"rollback", rollback_fields, fill_rollback},
     {"quarantine", quarantine_fields, fill_quarantine},
+    {"order", order_fields, fill_order},
 };
 
 static enum brg_status operator_read(struct exchange *x, const struct operation *op,
@@ -124,6 +147,7 @@ static enum MHD_Result operator_reply(struct exchange *x, enum step_result step,
     json_member_u64(&b, &first, "head", v.head);
     json_member_bool(&b, &first, "held", v.held);
     json_member_bool(&b, &first, "draining", v.draining);
+    if (a->req != 0) json_member_u64(&b, &first, "order", a->req);
     buf_put(&b, "}\n", 2);
     return reply_json(x, 200, &b);
 }

@@ -271,6 +271,38 @@ static void code_ledger(struct coder *c, struct record_ledger *r) {
         r->data = get_bytes(&c->in, r->bytes);
 }
 
+static void code_item(struct coder *c, struct wire_item *i) {
+    uint8_t kind = (uint8_t)i->kind;
+    code_u64(c, &i->n);
+    code_u8(c, &kind);
+    if (kind < ITEM_SHAPE || kind > ITEM_ORDER) bad(c, "kind of an item");
+    i->kind = (enum wire_item_kind)kind;
+    code_u64(c, &i->at);
+    code_text(c, i->shape, sizeof i->shape, "shape");
+    code_u64(c, &i->order);
+    code_u64(c, &i->job);
+    code_u64(c, &i->id);
+    code_text(c, i->word, sizeof i->word, "word");
+    uint64_t *const numbers[] = {&i->nodes, &i->seconds, &i->gpus,   &i->submit,
+                                 &i->start, &i->end,     &i->took_ms};
+    for (size_t k = 0; k < ARRAY_COUNT(numbers); k++) code_u64(c, numbers[k]);
+    code_text(c, i->why, sizeof i->why, "why");
+}
+
+static void code_report(struct coder *c, struct record_report *r) {
+    code_text(c, r->site, sizeof r->site, "site");
+    code_count(c, &r->items_count, WIRE_ITEMS_MAX, "items");
+    for (uint32_t i = 0; i < r->items_count; i++) code_item(c, &r->items[i]);
+}
+
+static void code_order(struct coder *c, struct record_order *r) {
+    code_u64(c, &r->id);
+    code_text(c, r->site, sizeof r->site, "site");
+    code_text(c, r->shape, sizeof r->shape, "shape");
+    code_u32(c, &r->jobs);
+    code_flag(c, &r->cancel, "cancel");
+}
+
 static void code_small(struct coder *c, struct hub_record *r) {
     switch (r->kind) {
     case RECORD_TERM: code_u32(c, &r->u.term.term); return;
@@ -323,6 +355,8 @@ static void code_record(struct coder *c, struct hub_record *r) {
     case RECORD_QUARANTINE: code_quarantine(c, &r->u.quarantine); return;
     case RECORD_REBUILD: code_rebuild(c, &r->u.rebuild); return;
     case RECORD_LEDGER: code_ledger(c, &r->u.ledger); return;
+    case RECORD_REPORT: code_report(c, &r->u.report); return;
+    case RECORD_ORDER: code_order(c, &r->u.order); return;
     default: code_small(c, r);
     }
 }
@@ -340,7 +374,8 @@ const char *record_kind_name(uint16_t kind) {
         [RECORD_SEAL] = "seal",         [RECORD_LEAVE] = "leave",
         [RECORD_ROLLBACK] = "rollback", [RECORD_QUARANTINE] = "quarantine",
         [RECORD_HOLD] = "hold",         [RECORD_REBUILD] = "rebuild",
-        [RECORD_LEDGER] = "ledger",     [RECORD_DOWN] = "down",
+        [RECORD_LEDGER] = "ledger",     [RECORD_REPORT] = "report",
+        [RECORD_ORDER] = "order",       [RECORD_DOWN] = "down",
     };
     return kind < ARRAY_COUNT(names) && names[kind] ? names[kind] : "unknown";
 }

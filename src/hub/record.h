@@ -11,6 +11,7 @@
 #define HUB_RECORD_H
 
 #include "base/base.h"
+#include "wire/agent.h"
 #include "wire/wire.h"
 
 enum record_kind { /* numbers are stored; never reuse one */
@@ -31,6 +32,8 @@ enum record_kind { /* numbers are stored; never reuse one */
                    RECORD_HOLD = 15,
                    RECORD_REBUILD = 16,
                    RECORD_LEDGER = 17,
+                   RECORD_REPORT = 18,
+                   RECORD_ORDER = 19,
                    RECORD_DOWN = 20,
 };
 const char *record_kind_name(uint16_t kind); /* "open", ...; "unknown" */
@@ -177,6 +180,18 @@ struct record_ledger { /* a piece of the checkpoint's ledger */
     const uint8_t *data; /* borrowed, decoded: from the body */
 };
 
+struct record_report { /* what a facility's agent saw and did: docs/journal.md, section 3 */
+    char site[WIRE_NAME_MAX];
+    uint32_t items_count;
+    struct wire_item items[WIRE_ITEMS_MAX];
+};
+struct record_order {
+    uint64_t id;
+    char site[WIRE_NAME_MAX], shape[WIRE_SHAPE_MAX];
+    uint32_t jobs;
+    bool cancel; /* of a known order */
+};
+
 struct hub_record {
     uint16_t kind;
     time_ns wall;
@@ -199,6 +214,8 @@ struct hub_record {
         struct record_hold hold;
         struct record_rebuild rebuild;
         struct record_ledger ledger;
+        struct record_report report;
+        struct record_order order;
     } u;
 };
 

@@ -42,6 +42,37 @@ static enum MHD_Result handle_message(struct exchange *x) {
     return step == STEP_DONE ? reply_answer(x, &a) : reply_step(x, step);
 }
 
+/* A report of a facility's agent; the answer has its orders. */
+static enum MHD_Result handle_agent(struct exchange *x) {
+    struct wire_answer a;
+    struct err e = {0};
+    struct wire_report *r = mem_alloc(1, sizeof *r);
+    struct wire_agent_answer *to = mem_alloc(1, sizeof *to);
+    struct hub_cmd cmd = {.kind = HUB_CMD_REPORT, .wall = os_wall(), .u = {.report = r}};
+    AUTO_BUF struct buf b;
+    enum MHD_Result ok;
+    buf_init(&b, WIRE_BODY_MAX);
+    enum step_result step = STEP_DONE;
+    if (wire_report_decode(x->body.data, x->body.bytes_count, r, &e) != BRG_OK) {
+        ok = reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
+    } else if ((step = server_step(x->s, &cmd, &a)) != STEP_DONE) {
+        ok = reply_step(x, step);
+    } else if (a.code != WIRE_OK) {
+        ok = reply_problem(x, wire_code_http(a.code), a.code, "%s", a.text);
+    } else {
+        CHECK(pthread_mutex_lock(&x->s->lock) == 0);
+        hub_agent_answer(x->s->hub, r->site, to);
+        CHECK(pthread_mutex_unlock(&x->s->lock) == 0);
+        wire_agent_answer_encode(to, &b);
+        buf_u8(&b, '\n');
+        step = server_settle(x->s); /* an order is not told before it is durable */
+        ok = step == STEP_DONE ? reply_json(x, 200, &b) : reply_step(x, step);
+    }
+    mem_free(r);
+    mem_free(to);
+    return ok;
+}
+
 /* ---- Reading ------------------------------------------------------------------------------------------ */
 static enum MHD_Result handle_run(struct exchange *x) {
     struct hub_server *s = x->s;
@@ -266,6 +297,7 @@ static const struct route routes[] = {
     MESSAGE("commit"),
     MESSAGE("outcome"),
     MESSAGE("leave"),
+    {METHOD_POST, 2, {"v1", "agent"}, WIRE_BODY_MAX, handle_agent},
     {METHOD_PUT, 3, {"v1", "blobs", NULL}, 0, NULL},
     {GETS, 3, {"v1", "blobs", NULL}, 0, handle_blob_get},
     {GETS, 2, {"v1", "run"}, 0, handle_run},
@@ -280,6 +312,7 @@ static const struct route routes[] = {
     OPERATOR("discard"),
     OPERATOR("rollback"),
     OPERATOR("quarantine"),
+    OPERATOR("order"),
 };
 
 const struct route *route_find(const struct exchange *x, uint32_t *out_allowed) {

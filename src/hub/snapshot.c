@@ -14,8 +14,9 @@
 #include "base/mutant.h"
 #include "hub/machine.h"
 
-/* 3 has the codec of updates before the counters; a run without updates stays readable for older programs. */
-enum { SNAPSHOT_LAYOUT = 2, SNAPSHOT_LAYOUT_DOWN = 3 };
+/* 3 has the codec of updates before the counters; 4 that, and placement before the ledger. A run without these stays
+ * readable for older programs. */
+enum { SNAPSHOT_LAYOUT = 2, SNAPSHOT_LAYOUT_DOWN = 3, SNAPSHOT_LAYOUT_PLACE = 4 };
 static const char magic[8] = {'B', 'R', 'G', 'S', 'N', 'A', 'P', '1'};
 
 /* ---- Encoding
@@ -48,7 +49,10 @@ static void version_put(const struct hub_version *row, struct buf *out) {
 
 void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_put(out, magic, sizeof magic);
-    buf_u32(out, h->down != 0 ? SNAPSHOT_LAYOUT_DOWN : SNAPSHOT_LAYOUT);
+    bool place = h->facilities_count > 0 || h->order_last > 0;
+    buf_u32(out, place          ? SNAPSHOT_LAYOUT_PLACE
+                 : h->down != 0 ? SNAPSHOT_LAYOUT_DOWN
+                                : SNAPSHOT_LAYOUT);
     buf_put(out, h->s.run.v, ID_BYTES);
     buf_u64(out, h->seq);
     buf_u8(out, h->opened);
@@ -60,7 +64,7 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_u32(out, h->inc_floor);
     buf_u64(out, h->foreign_below);
     buf_u64(out, h->versions_next);
-    if (h->down != 0) buf_u32(out, h->down);
+    if (place || h->down != 0) buf_u32(out, h->down);
     const uint64_t counters[] = {h->grants,          h->reclaimed,        h->returned,
                                  h->rejected,        h->discarded,        h->departures,
                                  h->samples_granted, h->samples_reclaimed};
@@ -70,6 +74,7 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_u32(out, h->versions_count);
     buf_u32(out, h->head);
     for (uint32_t i = 0; i < h->versions_count; i++) version_put(&h->versions[i], out);
+    if (place) hub_facilities_put(h, out);
     ledger_encode(h->ledger, out);
 }
 
@@ -168,9 +173,10 @@ static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err
     h->inc_floor = get_u32(r);
     h->foreign_below = get_u64(r);
     h->versions_next = get_u64(r);
-    if (layout == SNAPSHOT_LAYOUT_DOWN) {
+    if (layout != SNAPSHOT_LAYOUT) {
         h->down = get_u32(r);
-        if (h->down == 0 || h->down > CODEC_TOPK) return false; /* one state, one form */
+        bool none = h->down == 0 && layout == SNAPSHOT_LAYOUT_DOWN;
+        if (none || h->down > CODEC_TOPK) return false; /* one state, one form */
     }
     uint64_t *const counters[] = {&h->grants,          &h->reclaimed,        &h->returned,
                                   &h->rejected,        &h->discarded,        &h->departures,
@@ -185,6 +191,10 @@ static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err
     if (!r->ok || (h->opened && (head >= h->versions_count || !h->versions[head].on_branch)))
         return false;
     h->head = head;
+    if (layout == SNAPSHOT_LAYOUT_PLACE) {
+        if (!hub_facilities_get(h, r)) return false;
+        if (h->facilities_count == 0 && h->order_last == 0) return false;
+    }
     struct ledger *l;
     if (ledger_decode(r, h->s.epochs, &l, e) != BRG_OK) return false;
     if (!ledger_fits(h, l) || r->p != r->end) {
@@ -204,7 +214,7 @@ enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_
     const void *head = get_bytes(&r, sizeof magic);
     bool good = head && memcmp(head, magic, sizeof magic) == 0;
     uint32_t layout = get_u32(&r);
-    good = good && (layout == SNAPSHOT_LAYOUT || layout == SNAPSHOT_LAYOUT_DOWN);
+    good = good && (layout >= SNAPSHOT_LAYOUT && layout <= SNAPSHOT_LAYOUT_PLACE);
     struct id128 run = {0};
     bytes_get(&r, run.v, ID_BYTES);
     if (good && r.ok && !id_equal(&run, &h->s.run))
