@@ -15,12 +15,14 @@
 #define WIRE_CLIENT_H
 
 #include "base/base.h"
+#include "wire/agent.h"
 #include "wire/wire.h"
 
 enum { CLIENT_PIECE_BYTES = 1 << 20 /* of an upload, in one request */ };
 
 struct client_options {
-    const char *url;   /* "http://host:port" or "https://..."; a path in front of /v1 is kept */
+    const char *url;   /* "http://host:port" or "https://..."; a path in front of /v1 is kept.
+                        * "spool:/DIR": through files that a courier carries (spool.h) */
     const char *token; /* NULL: none. Sent as "Authorization: Bearer" */
     time_ns timeout_ns;
 };
@@ -36,6 +38,9 @@ void client_stop(struct client *c);
 
 enum brg_status client_post(struct client *c, const struct wire_request *r, struct wire_answer *out,
                             struct err *e) MUST_USE;
+/* An agent's report and its answer. */
+enum brg_status client_agent(struct client *c, const struct wire_report *r,
+                             struct wire_agent_answer *out, struct err *e) MUST_USE;
 enum brg_status client_run(struct client *c, struct wire_run *out, struct err *e) MUST_USE;
 /* Sends what the hub does not have yet of the file under key did; resumes where an earlier try
  * ended. OK: the hub has all of it. */

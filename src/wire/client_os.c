@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "wire/spool.h"
 
 enum { URL_MAX = 1024, HEAD_SHOWN = 80 };
 
@@ -36,7 +37,20 @@ struct client {
     int write_errno;
     long http;
     char error[CURL_ERROR_SIZE];
-    int history; /* -1: none */
+    int history;         /* -1: none */
+    char spool[URL_MAX]; /* "": HTTP */
+    struct buf answer;   /* of the spool; body is a copy of its end */
+};
+
+/* One request, whichever way it goes. */
+struct ask {
+    enum spool_method method;
+    char target[160];       /* behind the hub's address: "/v1/lease" */
+    const struct buf *body; /* POST */
+    struct piece *piece;    /* PUT */
+    const char
+        *file;     /* PUT: where the piece lies; GET: where the body goes (the descriptor c->fd) */
+    uint64_t from; /* GET into a file: go on there */
 };
 
 enum brg_status client_global_init(struct err *e) {
@@ -54,10 +68,13 @@ static bool headers_add(struct curl_slist **list, const char *line) {
 
 enum brg_status client_open(const struct client_options *o, struct client **out, struct err *e) {
     bool http = strncmp(o->url, "http://", 7) == 0 || strncmp(o->url, "https://", 8) == 0;
+    bool spool = strncmp(o->url, "spool:", 6) == 0;
     size_t n = strlen(o->url);
-    if (!http || n + 160 > URL_MAX)
+    if (spool) TRY(spool_open(o->url + 6, e));
+    if ((!http && !spool) || n + 160 > URL_MAX)
         return err_set(e, BRG_E_CONFIG,
-                       "hub address \"%.200s\": want http://HOST:PORT or https://...", o->url);
+                       "hub address \"%.200s\": want http://HOST:PORT, https://... or spool:/DIR",
+                       o->url);
     struct client *c = mem_alloc(1, sizeof *c);
     memcpy(c->url, o->url, n + 1);
     while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
@@ -67,6 +84,8 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
     c->history =
         history && *history ? open(history, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
     buf_init(&c->body, WIRE_BODY_MAX);
+    buf_init(&c->answer, SPOOL_BYTES_MAX);
+    if (spool) (void)snprintf(c->spool, sizeof c->spool, "%s", c->url + 6);
     c->curl = curl_easy_init();
     bool good = c->curl && headers_add(&c->headers_json, "Content-Type: application/json") &&
                 headers_add(&c->headers_blob, "Content-Type: application/octet-stream") &&
@@ -92,6 +111,7 @@ void client_close(struct client *c) {
     curl_slist_free_all(c->headers_json);
     curl_slist_free_all(c->headers_blob);
     buf_fini(&c->body);
+    buf_fini(&c->answer);
     if (c->history >= 0) close(c->history);
     mem_free(c);
 }
@@ -172,6 +192,84 @@ static enum brg_status request_perform(struct client *c, struct err *e) {
     return err_set(e, BRG_E_NET, "%s: %s", c->url, c->error[0] ? c->error : curl_easy_strerror(rc));
 }
 
+struct piece {
+    int fd;
+    uint64_t at, end;
+};
+
+static size_t on_read(char *out, size_t size, size_t count, void *user) {
+    struct piece *p = user;
+    uint64_t n = size * count;
+    if (n > p->end - p->at) n = p->end - p->at;
+    ssize_t got = n ? pread(p->fd, out, n, (off_t)p->at) : 0;
+    if (got < 0) return CURL_READFUNC_ABORT;
+    p->at += (uint64_t)got;
+    return (size_t)got;
+}
+
+static int on_seek(void *user, curl_off_t offset, int origin) {
+    struct piece *p = user; /* a proxy asked for the body again; offset counts from the piece */
+    (void)p, (void)offset, (void)origin;
+    return CURL_SEEKFUNC_FAIL; /* the retry begins a fresh request */
+}
+
+static bool spool_stopped(void *user) {
+    const struct client *c = user;
+    return atomic_load(&c->stopped);
+}
+
+/* The same request through files: the courier does what curl does below. */
+static enum brg_status spool_perform(struct client *c, const struct ask *a, struct err *e) {
+    struct spool_request r = {.method = a->method,
+                              .timeout_ms = (uint32_t)(c->timeout_ns / NS_PER_MS),
+                              .offset = a->from};
+    struct spool_answer w;
+    buf_reset(&c->body);
+    c->body.overflow = false;
+    c->http = 0;
+    if (atomic_load(&c->stopped)) return err_set(e, BRG_E_TIMEOUT, "stopped");
+    (void)snprintf(r.target, sizeof r.target, "%s", a->target);
+    if (a->file != NULL && realpath(a->file, r.file) == NULL)
+        return os_errno(e, errno, "looking for", a->file);
+    if (a->piece != NULL) {
+        r.offset = a->piece->at;
+        r.bytes = a->piece->end - a->piece->at;
+    }
+    if (a->body != NULL) {
+        r.body = a->body->data;
+        r.body_bytes = a->body->bytes_count;
+    }
+    TRY(spool_exchange(c->spool, &r, spool_stopped, c, &c->answer, &w, e));
+    c->http = (long)w.http;
+    buf_put(&c->body, w.body, w.body_bytes);
+    return BRG_OK;
+}
+
+static enum brg_status perform(struct client *c, const struct ask *a, struct err *e) {
+    char url[URL_MAX + 200];
+    int fd = c->fd;
+    if (c->spool[0] != '\0') return spool_perform(c, a, e);
+    (void)snprintf(url, sizeof url, "%s%s", c->url, a->target);
+    request_begin(c, url, a->file != NULL);
+    c->fd = fd;
+    if (a->method == SPOOL_POST) {
+        curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
+        curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, a->body->data);
+        curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)a->body->bytes_count);
+    } else if (a->method == SPOOL_PUT) {
+        curl_easy_setopt(c->curl, CURLOPT_UPLOAD, 1L);
+        curl_easy_setopt(c->curl, CURLOPT_READFUNCTION, on_read);
+        curl_easy_setopt(c->curl, CURLOPT_READDATA, a->piece);
+        curl_easy_setopt(c->curl, CURLOPT_SEEKFUNCTION, on_seek);
+        curl_easy_setopt(c->curl, CURLOPT_SEEKDATA, a->piece);
+        curl_easy_setopt(c->curl, CURLOPT_INFILESIZE_LARGE,
+                         (curl_off_t)(a->piece->end - a->piece->at));
+    } else if (a->from > 0) {
+        curl_easy_setopt(c->curl, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)a->from);
+    }
+    return request_perform(c, e);
+}
+
 /* The first bytes of a body for people: no control characters, no line ends. */
 static void body_head(struct client *c, char out[HEAD_SHOWN + 1]) {
     size_t n = 0;
@@ -233,21 +331,17 @@ static void history_put(struct client *c, const struct wire_request *r, const st
 
 enum brg_status client_post(struct client *c, const struct wire_request *r, struct wire_answer *out,
                             struct err *e) {
-    char url[URL_MAX + 64];
-    snprintf(url, sizeof url, "%s/v1/%s", c->url, wire_kind_name(r->kind));
     AUTO_BUF struct buf body = {.bytes_max = WIRE_BODY_MAX};
+    struct ask ask = {.method = SPOOL_POST, .body = &body};
+    snprintf(ask.target, sizeof ask.target, "/v1/%s", wire_kind_name(r->kind));
     wire_request_encode(r, &body);
     CHECK(!body.overflow);
-    request_begin(c, url, false);
-    curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
-    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, body.data);
-    curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.bytes_count);
     struct err why = {0};
     struct wire_answer a;
     time_ns sent = os_now();
     c->http = 0; /* a COMMIT may take effect though this process does not live to see the answer */
     if (r->kind == WIRE_COMMIT) history_put(c, r, &body, sent, "sent");
-    enum brg_status status = request_perform(c, e), read = status;
+    enum brg_status status = perform(c, &ask, e), read = status;
     if (status == BRG_OK)
         read = wire_answer_decode(r->kind, c->body.data, c->body.bytes_count, &a, &why);
     history_put(c, r, &body, sent, status_name(read));
@@ -258,13 +352,23 @@ enum brg_status client_post(struct client *c, const struct wire_request *r, stru
 }
 
 enum brg_status client_run(struct client *c, struct wire_run *out, struct err *e) {
-    char url[URL_MAX + 64];
-    snprintf(url, sizeof url, "%s/v1/run", c->url);
-    request_begin(c, url, false);
-    TRY(request_perform(c, e));
+    TRY(perform(c, &(struct ask){.method = SPOOL_GET, .target = "/v1/run"}, e));
     struct err why = {0};
     if (c->http != 200 || wire_run_decode(c->body.data, c->body.bytes_count, out, &why) != BRG_OK)
         return answer_judge(c, "the run", &why, e);
+    return BRG_OK;
+}
+
+enum brg_status client_agent(struct client *c, const struct wire_report *r,
+                             struct wire_agent_answer *out, struct err *e) {
+    AUTO_BUF struct buf body = {.bytes_max = WIRE_BODY_MAX};
+    struct ask ask = {.method = SPOOL_POST, .target = "/v1/agent", .body = &body};
+    struct err why = {0};
+    wire_report_encode(r, &body);
+    CHECK(!body.overflow);
+    TRY(perform(c, &ask, e));
+    if (wire_agent_answer_decode(c->body.data, c->body.bytes_count, out, &why) != BRG_OK)
+        return answer_judge(c, "an agent's report", &why, e);
     return BRG_OK;
 }
 
@@ -286,61 +390,34 @@ static bool offset_parse(struct client *c, uint64_t *out) {
     return true;
 }
 
-static void blob_url(const struct client *c, const struct id128 *did, char *out, size_t cap) {
+static void blob_target(const struct id128 *did, char *out, size_t cap) {
     char hex[ID_HEX_BYTES];
     id_hex(did, hex);
-    snprintf(out, cap, "%s/v1/blobs/%s", c->url, hex);
+    snprintf(out, cap, "/v1/blobs/%s", hex);
 }
 
 static enum brg_status upload_offset(struct client *c, const struct id128 *did, uint64_t *out,
                                      struct err *e) {
-    char url[URL_MAX + 64];
-    blob_url(c, did, url, sizeof url);
-    request_begin(c, url, false);
-    TRY(request_perform(c, e));
+    struct ask ask = {.method = SPOOL_GET};
+    blob_target(did, ask.target, sizeof ask.target);
+    TRY(perform(c, &ask, e));
     *out = 0;
     if (c->http == 404) return BRG_OK;
     if (c->http != 200 || !offset_parse(c, out)) return answer_judge(c, "an upload", NULL, e);
     return BRG_OK;
 }
 
-struct piece {
-    int fd;
-    uint64_t at, end;
-};
-
-static size_t on_read(char *out, size_t size, size_t count, void *user) {
-    struct piece *p = user;
-    uint64_t n = size * count;
-    if (n > p->end - p->at) n = p->end - p->at;
-    ssize_t got = n ? pread(p->fd, out, n, (off_t)p->at) : 0;
-    if (got < 0) return CURL_READFUNC_ABORT;
-    p->at += (uint64_t)got;
-    return (size_t)got;
-}
-
-static int on_seek(void *user, curl_off_t offset, int origin) {
-    struct piece *p = user; /* a proxy asked for the body again; offset counts from the piece */
-    (void)p, (void)offset, (void)origin;
-    return CURL_SEEKFUNC_FAIL; /* the retry begins a fresh request */
-}
-
 /* One piece; moves *offset to where the hub is now. */
-static enum brg_status upload_piece(struct client *c, const char *url, int fd, uint64_t bytes,
-                                    uint64_t *offset, struct err *e) {
-    char full[URL_MAX + 96];
-    snprintf(full, sizeof full, "%s?offset=%" PRIu64, url, *offset);
+static enum brg_status upload_piece(struct client *c, const struct id128 *did, const char *path,
+                                    int fd, uint64_t bytes, uint64_t *offset, struct err *e) {
+    char target[64];
     struct piece piece = {.fd = fd, .at = *offset, .end = bytes};
+    struct ask ask = {.method = SPOOL_PUT, .piece = &piece, .file = path};
     if (piece.end - piece.at > CLIENT_PIECE_BYTES) piece.end = piece.at + CLIENT_PIECE_BYTES;
     uint64_t end = piece.end;
-    request_begin(c, full, true);
-    curl_easy_setopt(c->curl, CURLOPT_UPLOAD, 1L);
-    curl_easy_setopt(c->curl, CURLOPT_READFUNCTION, on_read);
-    curl_easy_setopt(c->curl, CURLOPT_READDATA, &piece);
-    curl_easy_setopt(c->curl, CURLOPT_SEEKFUNCTION, on_seek);
-    curl_easy_setopt(c->curl, CURLOPT_SEEKDATA, &piece);
-    curl_easy_setopt(c->curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(end - *offset));
-    TRY(request_perform(c, e));
+    blob_target(did, target, sizeof target);
+    snprintf(ask.target, sizeof ask.target, "%s?offset=%" PRIu64, target, *offset);
+    TRY(perform(c, &ask, e));
     uint64_t there = 0;
     if (c->http == 409 && offset_parse(c, &there)) {
         *offset = there;
@@ -358,13 +435,11 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
     struct stat st;
     if (fstat(fd, &st) != 0) return os_errno(e, errno, "looking at", path);
     uint64_t bytes = (uint64_t)st.st_size, offset = 0;
-    char url[URL_MAX + 64];
-    blob_url(c, did, url, sizeof url);
     TRY(upload_offset(c, did, &offset, e));
     int turns = 0; /* back and forth without getting further: give the caller's back-off a chance */
     while (offset < bytes) {
         uint64_t before = offset;
-        TRY(upload_piece(c, url, fd, bytes, &offset, e));
+        TRY(upload_piece(c, did, path, fd, bytes, &offset, e));
         turns = offset > before ? 0 : turns + 1;
         if (turns > 4)
             return err_set(e, BRG_E_NET, "%s: the upload is stuck at byte %" PRIu64, c->url,
@@ -377,7 +452,8 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
 
 static enum brg_status download(struct client *c, uint64_t version, const char *what,
                                 const char *path, struct err *e) {
-    char part[OS_PATH_MAX], url[URL_MAX + 96];
+    char part[OS_PATH_MAX];
+    struct ask ask = {.method = SPOOL_GET, .file = part};
     size_t n = strlen(path);
     CHECK(n + 6 < sizeof part);
     memcpy(part, path, n);
@@ -387,11 +463,10 @@ static enum brg_status download(struct client *c, uint64_t version, const char *
         if (fd < 0) return os_errno(e, errno, "opening", part);
         off_t have = lseek(fd, 0, SEEK_END);
         if (have < 0) return os_errno(e, errno, "looking at", part);
-        snprintf(url, sizeof url, "%s/v1/versions/%" PRIu64 "/%s", c->url, version, what);
-        request_begin(c, url, true);
+        snprintf(ask.target, sizeof ask.target, "/v1/versions/%" PRIu64 "/%s", version, what);
+        ask.from = (uint64_t)have;
         c->fd = fd;
-        if (have > 0) curl_easy_setopt(c->curl, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)have);
-        enum brg_status s = request_perform(c, e);
+        enum brg_status s = perform(c, &ask, e);
         c->fd = -1;
         bool partial = c->http == 206;
         if (have > 0 && c->http == 200) { /* no Range on the way: what was appended is no tail */

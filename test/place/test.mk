@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-ROOMS_test/place = base place
+ROOMS_test/place = base wire place
+ROOMS_fuzz/slurm = base wire place
+ROOMS_fuzz/place = base wire place
