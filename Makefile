@@ -282,6 +282,16 @@ test-mpi:
 	@$(B)/test/train dp_
 	@d=$$(mktemp -d) && LONG=1 ROOT=$(CURDIR) BERINGIA=$(CURDIR)/$(B)/beringia SCRATCH=$$d test/e2e/mpi.py && rm -rf $$d
 
+# Three real Slurm clusters of this machine, agents, a courier, kills and outages: test/slurm/run.
+.PHONY: test-slurm
+test-slurm: all
+	@test/slurm/run --build $(B) $(SLURM_ARGS)
+
+# What an agent costs on a login node: CPU, memory, commands an hour.
+.PHONY: bench-agent
+bench-agent: all
+	@bench/bench_agent --build $(B) --minutes $(or $(AGENT_MINUTES),1)
+
 .PHONY: demo lint format check clean help
 demo:
 	@scripts/deps
@@ -328,5 +338,7 @@ help:
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"
 	@echo "make bench-train | bench-train-0.6b  [ARGS=...]  the trainer beside PyTorch | a step of 0.6B"
+	@echo "make test-slurm       three real Slurm clusters with agents, a courier, kills (root; installs Slurm)"
+	@echo "make bench-agent [AGENT_MINUTES=10]  what an agent costs on a login node"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"
