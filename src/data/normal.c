@@ -37,6 +37,11 @@ static size_t decompose(int32_t c, int32_t parts[PARTS_MAX]) {
     return (size_t)k;
 }
 
+/* Has a decomposition or is a mark; that of Hangul syllables is computed, not in the table. */
+static bool may_change(const utf8proc_property_t *p) {
+    return p->combining_class != 0 || p->decomp_seqindex != UINT16_MAX;
+}
+
 static void look_at(struct normal *n, uint32_t c) {
     int32_t parts[PARTS_MAX];
     if (utf8proc_get_property((int32_t)c)->combining_class != 0) set_other(n, c);
@@ -48,24 +53,20 @@ static void look_at(struct normal *n, uint32_t c) {
     if (m != 1 || parts[0] != (int32_t)c) set_other(n, c);
 }
 
-static bool may_change(uint32_t c) {
-    if (c >= 0xac00 && c <= 0xd7a3)
-        return false; /* Hangul syllables: their letters are set below */
-    if (c >= 0xd800 && c <= 0xdfff) return false;
-    utf8proc_category_t g = utf8proc_category((int32_t)c);
-    return g != UTF8PROC_CATEGORY_CN && g != UTF8PROC_CATEGORY_CO;
-}
+/* Nothing of the planes from 3 on is touched by normalization; a test looks at every character. */
+enum { TOUCHED = 0x30000 };
 
 struct normal *normal_create(void) {
     struct normal *n = mem_alloc(1, sizeof *n);
     int32_t parts[PARTS_MAX];
-    for (uint32_t c = 0x80; c < POINTS; c++)
-        if (may_change(c)) look_at(n, c);
+    for (uint32_t c = 0x80; c < TOUCHED; c++)
+        if (may_change(utf8proc_get_property((int32_t)c))) look_at(n, c);
     for (uint32_t c = 0x1161; c <= 0x1175; c++) set_other(n, c); /* vowels and finals join */
     for (uint32_t c = 0x11a8; c <= 0x11c2; c++) set_other(n, c);
     /* Whoever begins with a character that joins backwards does so, too. */
-    for (uint32_t c = 0x80; c < POINTS; c++)
-        if (may_change(c) && decompose((int32_t)c, parts) > 1 && is_other(n, (uint32_t)parts[0]))
+    for (uint32_t c = 0x80; c < TOUCHED; c++)
+        if (may_change(utf8proc_get_property((int32_t)c)) && decompose((int32_t)c, parts) > 1 &&
+            is_other(n, (uint32_t)parts[0]))
             set_other(n, c);
     return n;
 }

@@ -445,6 +445,28 @@ TEST(tokenizer_form_c_agrees_with_utf8proc) {
     normal_destroy(n);
 }
 
+/* Each character alone, behind a letter and before a mark: what is called plain is. */
+TEST(tokenizer_form_c_of_every_character) {
+    struct normal *n = normal_create();
+    struct buf out;
+    buf_init(&out, 1 << 10);
+    for (uint32_t c = 1; c < 0x110000; c++) {
+        if (c >= 0xd800 && c < 0xe000) continue;
+        if (c >= 0x31000 && c % 17 != 0) continue; /* unassigned, for private use: a sample */
+        char text[16] = "e";
+        size_t k = 1 + utf8_encode(c, text + 1);
+        memcpy(text + k, "\xcc\xa3", 2);
+        k += 2;
+        buf_reset(&out);
+        normal_put(n, text, k, &out);
+        utf8proc_uint8_t *want = utf8proc_NFC((const utf8proc_uint8_t *)text);
+        if (strcmp((const char *)want, buf_cstr(&out)) != 0) fail_msg("U+%04X", c);
+        free(want);
+    }
+    buf_fini(&out);
+    normal_destroy(n);
+}
+
 TEST(tokenizer_ill_formed_parts_are_replaced_one_by_one) {
     static const char *const CASES[][2] = {
         {"a\xff\xfe", "a\xef\xbf\xbd\xef\xbf\xbd"},
