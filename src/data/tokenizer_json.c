@@ -341,8 +341,6 @@ static enum brg_status read_parts(struct reading *r, const json_t *root) {
             return json_bad(w, "", UNSET[i], "is set where null is supported");
     if (model == NULL) return json_bad(w, "", "model", "is missing");
     TRY(parts_model(w, model, t));
-    TRY(parts_normalizer(w, json_object_get(root, "normalizer"), t));
-    TRY(parts_pre_tokenizer(w, json_object_get(root, "pre_tokenizer"), t));
     TRY(parts_decoder(w, json_object_get(root, "decoder")));
     TRY(parts_added(w, json_object_get(root, "added_tokens"), t));
     TRY(read_vocab(r));
@@ -351,6 +349,9 @@ static enum brg_status read_parts(struct reading *r, const json_t *root) {
     TRY(build_text(r));
     TRY(build_bytes(r));
     TRY(parts_post_processor(w, json_object_get(root, "post_processor"), t->vocab, t));
+    /* These two last: patterns are compiled and a table is made, which is dear where the file is bad. */
+    TRY(parts_pre_tokenizer(w, json_object_get(root, "pre_tokenizer"), t));
+    TRY(parts_normalizer(w, json_object_get(root, "normalizer"), t));
     t->eot = find_eot(t);
     build_whole(r);
     enum brg_status s = tokenizer_complete(t, w->e);
