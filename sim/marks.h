@@ -84,7 +84,8 @@
     X(ALONE, "restored site trains before the hub lets it in")                                     \
     X(ALONE_KEPT, "work done alone stays")                                                         \
     X(ALONE_LOST, "work done alone thrown away at the JOIN")                                       \
-    X(STUCK, "lease taken from processes that die on it in a row")
+    X(STUCK, "lease taken from processes that die on it in a row")                                 \
+    X(LEFT_KEPT, "lease kept by a site that left in order")
 
 enum sim_mark {
 #define X(name, text) MARK_##name,

@@ -631,8 +631,7 @@ static void walk_leave(struct audit *a, struct reader *r) {
     uint32_t site = get_u32(r), inc = get_u32(r), count = get_list(r, 16);
     if (!r->ok) return;
     check_member(a, site, inc);
-    check_holds(a, site, count);
-    end_leases(a, r, count, site, set_available, 0);
+    end_leases(a, r, count, site, set_available, 0); /* what is not named stays the site's */
     if (site > 0 && site <= a->sites_count) a->sites[site - 1].member = false;
     a->leaves++;
 }

@@ -174,14 +174,14 @@ static bool grant_available(struct hub *h, uint32_t site, uint64_t want, uint64_
 }
 
 /* Of what is left to give, half is for those who run dry and for those who come yet. */
-static bool holds_its_share(const struct hub *h, uint32_t site, uint64_t want) {
+bool hub_holds_its_share(const struct hub *h, uint32_t site, uint64_t more) {
     uint32_t first = hub_epoch_first(h);
     uint64_t held = 0, sites = hub_sites_live_ready(h), left = h->s.positions;
     for (const struct lease *a = ledger_site_first(h->ledger, site); a; a = a->site_next)
         held += a->count - a->read_ahead;
     if (first < ledger_epochs(h->ledger)) left = ledger_count(h->ledger, first, EXTENT_AVAILABLE);
     uint64_t share = left / (2 * (sites > 0 ? sites : 1));
-    return held >= share || want > share - held;
+    return held >= share || more > share - held;
 }
 
 /* Answers a request that was answered before; false: it is new. */
@@ -236,7 +236,7 @@ void hub_lease(struct hub *h, uint32_t site, const struct wire_request *q) {
         return;
     }
     bool done = lease_again(h, site, q->req) || lease_refused(h, site, q->u.lease.base);
-    if (!done && q->u.lease.ahead && holds_its_share(h, site, want)) {
+    if (!done && q->u.lease.ahead && hub_holds_its_share(h, site, want)) {
         answer_wait(h, 2 * h->s.heartbeat_ns);
         done = true;
     }
@@ -247,7 +247,9 @@ void hub_lease(struct hub *h, uint32_t site, const struct wire_request *q) {
         hub_note(h, "lvl=warn ev=reclaimed site=%s lease=%llx count=%llu for=%s",
                  h->sites[l->site].name, (unsigned long long)l->tok, (unsigned long long)l->count,
                  h->sites[site].name);
-        reclaim(h, l->tok, RECLAIM_LAPSED, 0);
+        /* Of a site that left in order: nothing crashed. */
+        bool left = !h->sites[l->site].joined;
+        reclaim(h, l->tok, left ? RECLAIM_RETURNED : RECLAIM_LAPSED, 0);
         done = grant_available(h, site, want, q->req); /* no: all of it is quarantined now */
     }
     if (!done) {

@@ -351,7 +351,7 @@ static void member_request(struct hub *h, const struct wire_request *q,
         return;
     case WIRE_RETURN: hub_return(h, site, q->u.give_back.tok, q->u.give_back.nonce, 0); return;
     case WIRE_COMMIT: hub_commit(h, site, q, blob); return;
-    case WIRE_LEAVE: hub_leave(h, site); return;
+    case WIRE_LEAVE: hub_leave(h, site, &q->u.leave); return;
     case WIRE_JOIN:
     case WIRE_OUTCOME: break; /* answered before */
     }

@@ -132,8 +132,9 @@ void hub_text_copy(char *out, size_t cap, const char *text);
  * ---------------------------------------------------------------------------------- */
 void hub_join(struct hub *h, const struct wire_request *r);
 void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b);
-void hub_leave(struct hub *h, uint32_t site);
+void hub_leave(struct hub *h, uint32_t site, const struct wire_leave *b);
 bool hub_live(const struct hub *h, const struct hub_site *s, time_ns now);
+bool hub_holds_its_share(const struct hub *h, uint32_t site, uint64_t more);
 uint32_t hub_sites_live_ready(const struct hub *h);
 void hub_crowd_count(struct hub *h); /* at the begin of a step; does something seldom */
 void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out);

@@ -344,14 +344,21 @@ void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b)
 /* ---- Leave
  * -------------------------------------------------------------------------------------- */
 
-void hub_leave(struct hub *h, uint32_t site) {
+/* What a site keeps for its next process has lapsed: the first to go when somebody needs it. Where that
+ * is soon, it goes back at once. */
+void hub_leave(struct hub *h, uint32_t site, const struct wire_leave *b) {
     struct hub_site *s = &h->sites[site];
+    bool keep = b->keep && !hub_holds_its_share(h, site, 0);
     if (!s->joined) return; /* again: it is away already */
     struct hub_record *r = hub_draft(h, RECORD_LEAVE);
     r->u.leave.site = site;
     r->u.leave.inc = s->inc;
-    for (const struct lease *a = ledger_site_first(h->ledger, site); a; a = a->site_next)
-        r->u.leave.toks[r->u.leave.toks_count++] = a->tok;
+    for (struct lease *a = ledger_site_first(h->ledger, site); a; a = a->site_next) {
+        if (keep)
+            a->deadline = h->now;
+        else
+            r->u.leave.toks[r->u.leave.toks_count++] = a->tok;
+    }
     hub_note(h, "lvl=info ev=left site=%s inc=%u returned=%u", s->name, s->inc,
              r->u.leave.toks_count);
     hub_emit(h, r);

@@ -151,7 +151,7 @@ static bool ledger_fits(const struct hub *h, const struct ledger *l) {
     uint32_t leases = 0;
     for (uint32_t i = 1; i <= h->sites_count; i++) {
         for (const struct lease *a = ledger_site_first(l, i); a; a = a->site_next)
-            if (a->inc != h->sites[i].inc || !h->sites[i].joined) return false;
+            if (a->inc != h->sites[i].inc) return false;
         if (ledger_site_leases(l, i) > WIRE_LEASES_MAX) return false;
         leases += ledger_site_leases(l, i);
     }

@@ -21,7 +21,7 @@
  *   (T2) cut <= done <= taken <= count for every lease (S1, S5).
  *   (T3) at most one lease waits for its successor (cut > 0), and then nothing is cut: contributions
  *        of one site are strictly sequential.
- *   (T4) no lease is asked for before weights are loaded, none is held after LEAVE.
+ *   (T4) no lease is asked for before weights are loaded, none is worked on after LEAVE.
  *   (T5) a rebase to v happens only when it is known, for every own contribution, whether v contains
  *        it.
  *   (T6) while a reset is due nothing is cut and nothing is rebased: rejected work can not leave.
@@ -293,7 +293,7 @@ static bool next_member(struct site_core *c, time_ns now, struct buf *notes) {
     if (next_commit(c, now) || next_question(c, now) || next_lease_change(c, now)) return true;
     if (c->closing && site_settled(c)) core_move(c, SITE_LEAVING, notes);
     if (c->state == SITE_LEAVING) {
-        request_begin(c, now, WIRE_LEAVE);
+        request_begin(c, now, WIRE_LEAVE)->u.leave.keep = true; /* the next process goes on */
         return true;
     }
     if (!lease_wanted(c, now)) return false;

@@ -136,6 +136,7 @@ static const struct field heartbeat_fields[] = {FIELD(wire_heartbeat, hb_seq, JS
 static const struct field shrink_ok_fields[] = {FIELD(wire_shrink_ok, tok, JSON_HEX64),
                                                 FIELD(wire_shrink_ok, nonce, JSON_HEX64),
                                                 FIELD(wire_shrink_ok, keep, JSON_U64), FIELD_END};
+static const struct field leave_fields[] = {FIELD_OMIT(wire_leave, keep, JSON_BOOL), FIELD_END};
 static const struct field return_fields[] = {FIELD(wire_return, tok, JSON_HEX64),
                                              FIELD(wire_return, nonce, JSON_HEX64), FIELD_END};
 static const struct field commit_fields[] = {FIELD(wire_commit, did, JSON_ID),
@@ -222,7 +223,7 @@ static const struct field run_fields[] = {FIELD(wire_run, run, JSON_ID),
                                           FIELD_TEXT(wire_run, model_json),
                                           FIELD_END};
 
-/* The fields of each kind and where they lie in the request; leave has none. */
+/* The fields of each kind and where they lie in the request. */
 static const struct {
     const struct field *fields;
     size_t offset;
@@ -234,7 +235,7 @@ static const struct {
     [WIRE_RETURN] = {return_fields, offsetof(struct wire_request, u.give_back)},
     [WIRE_COMMIT] = {commit_fields, offsetof(struct wire_request, u.commit)},
     [WIRE_OUTCOME] = {outcome_fields, offsetof(struct wire_request, u.outcome)},
-    [WIRE_LEAVE] = {NULL, 0},
+    [WIRE_LEAVE] = {leave_fields, offsetof(struct wire_request, u.leave)},
 };
 static const struct {
     const struct field *fields;

@@ -117,6 +117,9 @@ struct wire_commit {
 struct wire_outcome_request {
     struct id128 did;
 };
+struct wire_leave {
+    bool keep; /* the leases are in the site's checkpoint: its next process goes on with them */
+};
 
 struct wire_request {
     enum wire_kind kind;
@@ -133,6 +136,7 @@ struct wire_request {
         struct wire_return give_back;
         struct wire_commit commit;
         struct wire_outcome_request outcome;
+        struct wire_leave leave;
     } u;
 };
 

@@ -89,6 +89,34 @@ TEST(hub_unknown_and_departed_sites_must_join_first) {
     kit_close(&k);
 }
 
+TEST(hub_what_a_site_keeps_when_it_leaves_waits_for_it_until_others_need_it) {
+    struct kit k;
+    open_small(&k, 64, 1);
+    uint32_t a = kit_join(&k, "alpha", 1), b = kit_join(&k, "beta", 1);
+    struct wire_lease l = kit_lease(&k, "alpha", a, 1, 4);
+    struct wire_request leave = kit_request(&k, WIRE_LEAVE, "alpha", a);
+    leave.u.leave.keep = true;
+    assert_int_equal(kit_send(&k, &leave)->code, WIRE_OK);
+    assert_int_equal(kit_view(&k).counts.leased, 4);
+    assert_int_equal(kit_lease(&k, "beta", b, 1, 4).ranges[0].start, 4); /* there is enough else */
+    struct wire_request q = kit_join_request(&k, "alpha", 2);
+    q.u.join.resume_count = 1;
+    q.u.join.resume[0] = (struct wire_part){l.tok, l.nonce, 0};
+    const struct wire_answer *j = kit_send(&k, &q);
+    assert_int_equal(j->u.join.leases[0].verdict, LEASE_KEPT);
+    leave.inc = j->u.join.inc;
+    assert_int_equal(kit_send(&k, &leave)->code, WIRE_OK);
+    for (uint64_t req = 2; kit_view(&k).counts.available > 0; req++)
+        (void)kit_lease(&k, "beta", b, req, 64);
+    assert_int_equal(kit_lease(&k, "beta", b, 100, 4).ranges[0].start, 0); /* at once, no TTL */
+    assert_int_equal(kit_view(&k).reclaimed, 0);                           /* and no crash */
+    q = kit_request(&k, WIRE_LEAVE, "beta", b);
+    q.u.leave.keep = true;
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_OK);
+    assert_int_equal(kit_view(&k).counts.leased, 0); /* more than a share: it goes back */
+    kit_close(&k);
+}
+
 TEST(hub_I3_a_twin_fences_the_older_process) {
     struct kit k;
     open_small(&k, 100, 1);
