@@ -121,6 +121,8 @@ void agent_probed(struct agent *a, time_ns now, uint64_t wall_s, const struct pl
                   const struct place_estimate *e, uint64_t took_ms);
 /* Orders of the hub, each looked at as what it is: words of a stranger. */
 void agent_told(struct agent *a, time_ns now, uint64_t wall_s, const struct wire_agent_answer *w);
+/* The first contact of a state that is new, or was lost: items are numbered behind what the hub knows. */
+void agent_renumber(struct agent *a, uint64_t n);
 void agent_hub_away(struct agent *a, time_ns now, uint32_t retry_ms);
 
 /* "brg-RUN8-SITE-oORDER-jJOB-aATTEMPT" and back; false where it is none of this run and site. */

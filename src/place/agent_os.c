@@ -97,8 +97,8 @@ static enum brg_status site_open(struct agent_process *p, struct err *e) {
     TRY(path_fix(file, p->site.spool, e));
     if (!os_exists(p->site.script))
         return err_set(e, BRG_E_MISSING,
-                       "%s: job.script: %s is not there; docs/agent.md has one to begin with",
-                       file, p->site.script);
+                       "%s: job.script: %s is not there; docs/agent.md has one to begin with", file,
+                       p->site.script);
     return token_read(p, e);
 }
 
@@ -270,18 +270,21 @@ static void log_orders(struct agent_process *p, uint32_t before) {
 static enum brg_status do_hub(struct agent_process *p, struct err *e) {
     struct wire_report *r = mem_alloc(1, sizeof *r);
     struct wire_agent_answer *w = mem_alloc(1, sizeof *w);
-    enum brg_status s = p->agent.run[0] == '\0' ? run_learn(p, e) : BRG_OK;
+    bool first = p->agent.run[0] == '\0'; /* then only the hub's number of our items is asked for */
+    enum brg_status s = first ? run_learn(p, e) : BRG_OK;
     if (s == BRG_OK) {
         (void)snprintf(r->site, sizeof r->site, "%s", p->site.name);
         CHECK(hex_decode(p->agent.run, r->run.v, ID_BYTES));
-        while (r->items_count < p->agent.items_count && r->items_count < WIRE_ITEMS_MAX) {
+        while (!first && r->items_count < p->agent.items_count && r->items_count < WIRE_ITEMS_MAX) {
             r->items[r->items_count] = p->agent.items[r->items_count];
             r->items_count++;
         }
         s = client_agent(p->client, r, w, e);
     }
     uint32_t orders = p->agent.orders_count;
+    if (first && (s != BRG_OK || w->code != WIRE_OK)) p->agent.run[0] = '\0';
     if (s == BRG_OK && w->code == WIRE_OK) {
+        if (first) agent_renumber(&p->agent, w->n);
         agent_told(&p->agent, os_now(), wall_s(), w);
         log_orders(p, orders < p->agent.orders_count ? orders : p->agent.orders_count);
     } else if (s == BRG_OK && w->code == WIRE_MISMATCH) {

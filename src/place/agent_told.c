@@ -98,6 +98,11 @@ static void job_seen(struct agent *a, struct agent_job *j, const struct place_jo
     bool first = j->phase != AGENT_KNOWN, moved = j->state != (uint32_t)q->state;
     if (first) job_known(a, j, q->id, wall_s);
     j->missing = 0;
+    if (q->state == PLACE_JOB_PENDING && j->start_s > 0) { /* requeued: what it used is used */
+        uint64_t used = wall_s > j->start_s ? wall_s - j->start_s : 0;
+        a->hours_used += (double)j->nodes * (double)used / 3600.0;
+        j->start_s = 0;
+    }
     j->state = (uint32_t)q->state;
     if (q->submit_s > 0) j->submit_s = positive(q->submit_s);
     if (q->state != PLACE_JOB_PENDING) {
@@ -322,6 +327,12 @@ static void orders_forget(struct agent *a, const struct wire_agent_answer *w) {
     }
 }
 
+void agent_renumber(struct agent *a, uint64_t n) {
+    for (uint32_t i = 0; i < a->items_count; i++) a->items[i].n = ++n;
+    a->item_next = n + 1;
+    a->dirty = true;
+}
+
 void agent_told(struct agent *a, time_ns now, uint64_t wall_s, const struct wire_agent_answer *w) {
     uint32_t known = 0;
     a->told = true;
@@ -329,12 +340,6 @@ void agent_told(struct agent *a, time_ns now, uint64_t wall_s, const struct wire
     if (known > 0) {
         memmove(a->items, a->items + known, (a->items_count - known) * sizeof a->items[0]);
         a->items_count -= known;
-        a->dirty = true;
-    }
-    if (w->n >= a->item_next) { /* our state was lost: numbers go on behind the hub's */
-        uint64_t shift = w->n + 1;
-        for (uint32_t i = 0; i < a->items_count; i++) a->items[i].n = shift++;
-        a->item_next = shift;
         a->dirty = true;
     }
     if (a->complete != w->complete) {

@@ -221,6 +221,8 @@ static enum brg_status site_take(struct config *c, const char *file, const void 
                        file);
     for (uint32_t i = 0; i < shapes; i++) {
         TRY(shape_take(c, keys[i].section, &s->shapes[i], e));
+        if (s->scheduler == PLACE_SLURM) /* which counts in minutes */
+            s->shapes[i].time_s = (s->shapes[i].time_s + 59) / 60 * 60;
         if (s->drain_s >= s->shapes[i].time_s && s->drain_s > 0)
             return config_fail(c, keys[i].section, "time", e,
                                "the time limit is not longer than job.drain");

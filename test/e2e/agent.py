@@ -281,6 +281,30 @@ def test_budget_and_cancel():
         c.clean()
 
 
+def test_lost_state():
+    """agent.json is gone: the job that runs is found by its name, the hub's numbers go on, nothing is submitted twice."""
+    c = begin("lost")
+    a = Agent(c, "birch", script="#!/bin/sh\nsleep 6\n")
+    try:
+        a.start()
+        wait_for("the shape to be known", shape_known(c, a.name))
+        order(c, a.name, "small", "--jobs", 2)
+        wait_for("a job that runs", lambda: any(j["state"] == "running" for f in c.get("/v1/status")["facilities"]
+                                                for j in f["jobs"]), 30)
+        a.kill()
+        os.unlink(os.path.join(a.home, "state", "agent.json"))
+        a.start()
+        wait_for("the order to be over", lambda: not orders(c)[1]["open"], 90)
+        names = a.submitted()
+        once_each(names)
+        check(f"two jobs: {names}", len(names) == 2)
+        jobs = {j["job"]: j["state"] for f in c.get("/v1/status")["facilities"] for j in f["jobs"]}
+        check(f"both reported: {jobs}", jobs == {1: "done", 2: "done"})
+    finally:
+        a.stop()
+        c.clean()
+
+
 def test_lock():
     c = begin("lock")
     a = Agent(c, "alder")
@@ -329,7 +353,7 @@ def test_courier():
 
 
 STARTED = time.monotonic()
-TESTS = [test_chain, test_kills, test_hostile, test_budget_and_cancel, test_lock, test_courier]
+TESTS = [test_chain, test_kills, test_hostile, test_budget_and_cancel, test_lost_state, test_lock, test_courier]
 
 
 def main():
