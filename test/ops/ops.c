@@ -347,3 +347,116 @@ static void entropy_extremes(struct device *dev) {
 TEST(ops_cross_entropy_of_extreme_logits) {
     each_device(entropy_extremes);
 }
+
+/* ---- Embedding, vectors, the optimizer --------------------------------------------------------------- */
+static void embeddings(struct device *dev) {
+    enum { V = 7, R = 70, C = 37 };
+    struct prng p;
+    prng_seed(&p, 3);
+    float *table = random_floats(&p, V * C, 1), *dy = random_floats(&p, R * C, 1);
+    float *y = mem_alloc(R * C, 4), *dtable = random_floats(&p, V * C, 1);
+    double *want = mem_alloc(V * C, 8);
+    int32_t ids[R];
+    for (size_t r = 0; r < R; r++) ids[r] = (int32_t)(prng_below(&p, V - 1)); /* the last never */
+    for (size_t i = 0; i < V * C; i++) want[i] = (double)dtable[i];
+    dev->ops->embed(dev, y, table, ids, R, C);
+    dev->ops->embed_back(dev, dtable, dy, ids, R, C);
+    for (size_t r = 0; r < R; r++) {
+        assert_memory_equal(y + r * C, table + (size_t)ids[r] * C, C * sizeof(float));
+        for (size_t i = 0; i < C; i++) want[(size_t)ids[r] * C + i] += (double)dy[r * C + i];
+    }
+    assert_true(distance_d(dtable, want, V * C) < 3e-6);
+    mem_free(table);
+    mem_free(dy);
+    mem_free(y);
+    mem_free(dtable);
+    mem_free(want);
+}
+
+TEST(ops_embedding_and_its_gradient) {
+    each_device(embeddings);
+}
+
+static void vectors(struct device *dev) {
+    static const size_t sizes[] = {1, 5, 33, 70001};
+    struct prng p;
+    prng_seed(&p, 3);
+    for (size_t s = 0; s < ARRAY_COUNT(sizes); s++) {
+        size_t n = sizes[s];
+        float *x = random_floats(&p, n + 1, 1), *y = random_floats(&p, n + 1, 1), behind = y[n];
+        float *before = mem_alloc(n, 4);
+        memcpy(before, y, n * 4);
+        dev->ops->add(dev, y, x, n);
+        for (size_t i = 0; i < n; i++) assert_true(y[i] == before[i] + x[i]);
+        assert_true(y[n] == behind);
+        dev->ops->zero(dev, y, n);
+        for (size_t i = 0; i < n; i++) assert_true(y[i] == 0.0f);
+        assert_true(y[n] == behind);
+        mem_free(x);
+        mem_free(y);
+        mem_free(before);
+    }
+}
+
+TEST(ops_sums_and_zeros_of_vectors) {
+    each_device(vectors);
+}
+
+/* Pieces of odd sizes with gaps between them; what no piece names stays as it is. */
+static void optimizers(struct device *dev) {
+    enum { P = 300 };
+    static const struct piece pieces[] = {
+        {.offset = 1, .count = 3, .moment = 0, .decay = true},
+        {.offset = 10, .count = 61, .moment = 5, .decay = false},
+        {.offset = 100, .count = 128, .moment = 70, .decay = true}};
+    struct adamw_step step = {.lr = 1e-2f,
+                              .decay = 0.99f,
+                              .clip = 0.5f,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.95f,
+                              .rest1 = 0.1f,
+                              .rest2 = 0.05f,
+                              .bias1 = 2.0f,
+                              .bias2 = 3.0f,
+                              .eps = 1e-6f};
+    struct prng p;
+    prng_seed(&p, 6);
+    float *theta = random_floats(&p, P, 1), *m = random_floats(&p, P, 1),
+          *v = random_floats(&p, P, 1), *g = random_floats(&p, P, 1);
+    for (size_t i = 0; i < P; i++) v[i] = fabsf(v[i]);
+    double x[3][P], sums[3], want[3] = {0};
+    for (size_t i = 0; i < P; i++) {
+        x[0][i] = (double)theta[i];
+        x[1][i] = (double)m[i];
+        x[2][i] = (double)v[i];
+    }
+    for (size_t n = 0; n < ARRAY_COUNT(pieces); n++) {
+        const struct piece *q = &pieces[n];
+        for (size_t i = 0; i < q->count; i++) {
+            double *t = &x[0][q->offset + i], *mi = &x[1][q->moment + i],
+                   *vi = &x[2][q->moment + i];
+            double gi = (double)g[q->offset + i];
+            want[n] += gi * gi;
+            gi *= (double)step.clip;
+            *mi = (double)step.beta1 * *mi + (double)step.rest1 * gi;
+            *vi = (double)step.beta2 * *vi + (double)step.rest2 * gi * gi;
+            *t *= q->decay ? (double)step.decay : 1.0;
+            *t -= (double)step.lr * (*mi * (double)step.bias1) /
+                  (sqrt(*vi * (double)step.bias2) + (double)step.eps);
+        }
+    }
+    dev->ops->sum_squares(dev, sums, g, pieces, ARRAY_COUNT(pieces));
+    for (int n = 0; n < 3; n++) assert_true(fabs(sums[n] - want[n]) < 1e-12 * want[n]);
+    dev->ops->adamw(dev, theta, m, v, g, pieces, ARRAY_COUNT(pieces), &step);
+    assert_true(distance_d(theta, x[0], P) < 1e-6);
+    assert_true(distance_d(m, x[1], P) < 1e-6);
+    assert_true(distance_d(v, x[2], P) < 1e-6);
+    mem_free(theta);
+    mem_free(m);
+    mem_free(v);
+    mem_free(g);
+}
+
+TEST(ops_optimizer_follows_the_formula_on_pieces) {
+    each_device(optimizers);
+}

@@ -35,7 +35,19 @@ static void assert_same_bits(struct trainer *a, struct trainer *b) {
     assert_memory_equal(trainer_v(a), trainer_v(b), n);
 }
 
-static void threads_agree(const char *device) {
+static struct trainer *make_with(const struct model_config *c, uint32_t T, uint32_t batch,
+                                 struct trainer_options o) {
+    struct trainer *t = NULL;
+    struct err e = {0};
+    o.model = c;
+    o.seq_len = T;
+    o.batch_max = batch;
+    if (trainer_create(&o, &t, &e)) fail_msg("%s", e.text);
+    random_weights(c, 1, trainer_theta(t));
+    return t;
+}
+
+static void threads_agree_in(const char *device, enum precision precision) {
     for (uint32_t seed = 1; seed <= 3; seed++) {
         struct model_config c = small_model(seed);
         uint32_t T = 37 + 30 * seed, rows = 5;
@@ -43,8 +55,10 @@ static void threads_agree(const char *device) {
         struct trainer *t[3];
         double losses[3][3];
         for (uint32_t i = 0; i < 3; i++) {
-            t[i] = make_trainer(&c, T, rows, 2, i + 1, device);
-            random_weights(&c, seed, trainer_theta(t[i]));
+            t[i] = make_with(
+                &c, T, rows,
+                (struct trainer_options){
+                    .micro_batch = 2, .threads = i + 1, .device = device, .precision = precision});
             run_steps(t[i], tokens, rows, losses[i]);
         }
         for (int i = 1; i < 3; i++) {
@@ -56,8 +70,39 @@ static void threads_agree(const char *device) {
     }
 }
 
+static void threads_agree(const char *device) {
+    threads_agree_in(device, PRECISION_F32);
+}
+
+static void threads_agree_in_bf16(const char *device) {
+    threads_agree_in(device, PRECISION_BF16);
+}
+
 TEST(train_T1_bits_are_the_same_for_1_2_and_3_threads) {
     each_device(threads_agree);
+}
+
+TEST(train_T1_bits_are_the_same_for_any_threads_in_bf16) {
+    each_device(threads_agree_in_bf16);
+}
+
+/* bf16 is coarse, and still the same model: the loss is near, the gradient points the same way. */
+TEST(train_bf16_is_near_f32) {
+    struct model_config c = small_model(17);
+    uint32_t T = 50, rows = 4;
+    int32_t *tokens = random_tokens(&c, rows, T, 3);
+    struct trainer *f = make_with(&c, T, rows, (struct trainer_options){.threads = 2});
+    struct trainer *h =
+        make_with(&c, T, rows, (struct trainer_options){.threads = 2, .precision = PRECISION_BF16});
+    double a = trainer_gradient(f, tokens, rows), b = trainer_gradient(h, tokens, rows);
+    double off = distance(trainer_grad(h), trainer_grad(f), trainer_parameters(f));
+    print_message("loss %.6f and %.6f, gradient off by %.4f\n", a, b, off);
+    assert_true(fabs(a - b) < 0.01 * a);
+    assert_true(off < 0.1);
+    assert_true(off > 1e-4); /* it is not f32 by another name */
+    trainer_destroy(f);
+    trainer_destroy(h);
+    mem_free(tokens);
 }
 
 TEST(train_micro_batches_agree_with_the_whole_batch) {
@@ -241,18 +286,6 @@ static void allocates_nothing(const char *device) {
 
 TEST(train_T3_a_step_allocates_nothing) {
     each_device(allocates_nothing);
-}
-
-static struct trainer *make_with(const struct model_config *c, uint32_t T, uint32_t batch,
-                                 struct trainer_options o) {
-    struct trainer *t = NULL;
-    struct err e = {0};
-    o.model = c;
-    o.seq_len = T;
-    o.batch_max = batch;
-    if (trainer_create(&o, &t, &e)) fail_msg("%s", e.text);
-    random_weights(c, 1, trainer_theta(t));
-    return t;
 }
 
 /* Less memory, the same bits: layers run again give what they gave. */

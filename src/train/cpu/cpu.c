@@ -346,13 +346,17 @@ enum brg_status cpu_open(const char *flavour, uint32_t threads, enum precision p
         return s;
     }
     c->kernels = k;
-    c->mm = (struct matmul){.pool = c->pool, .kernels = k};
+    const struct product *amx = precision == PRECISION_BF16 && !flavour ? product_amx() : NULL;
+    c->mm = (struct matmul){.pool = c->pool,
+                            .product = precision == PRECISION_F32 ? &k->f32
+                                       : amx                      ? amx
+                                                                  : &k->bf16};
     c->d = (struct device){.ops = &CPU_OPS,
                            .precision = precision,
                            .threads = pool_threads(c->pool),
                            .pad = k->nr,
                            .slack = KERNEL_MR_MAX};
-    snprintf(c->d.name, sizeof c->d.name, "cpu-%s", k->name);
+    snprintf(c->d.name, sizeof c->d.name, "cpu-%s%s", k->name, amx ? "+amx" : "");
     *out = &c->d;
     return BRG_OK;
 }

@@ -23,18 +23,27 @@ struct attn_work {
 };
 enum { ATTN_SCRATCH = 4 * (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + KERNEL_MR_MAX) };
 
-struct kernels {
+/* Matrix product, one block. Panels: A as [ceil(m/mr)][k][mr], B as [ceil(n/nr)][k][nr], zero padded, k
+ * rounded up to kstep; the inside of a panel is the flavour's own business. */
+struct product {
     const char *name;
-    uint32_t mr, nr;
-
-    /* Matrix product, one block. Panels: A as [ceil(m/mr)][k][mr], B as [ceil(n/nr)][k][nr], zero
-     * padded. A's element (i,p) lies at a[i*rs + p*cs], B's (p,j) at b[p*ks + j*ns]. */
+    uint32_t mr, nr, kstep, bytes; /* bytes: of an element in a panel */
+    bool direct;                   /* block also takes rows of A as they lie */
+    /* A's element (i,p) lies at a[i*rs + p*cs], B's (p,j) at b[p*ks + j*ns]; one step of each is 1. */
     void (*pack_a)(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k);
     void (*pack_b)(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n);
-    /* c[m][n] = add + A B over k; add may be c itself or NULL. lda of 0: a is packed; else it is m
-     * rows lda apart, and its last m % mr rows lie packed in edge. */
+    /* c[m][n] = add + A B over k, a multiple of kstep; add may be c itself or NULL. lda of 0: a is
+     * packed; else it is m rows lda apart, and its last m % mr rows lie packed in edge. */
     void (*block)(size_t m, size_t n, size_t k, const float *a, size_t lda, const float *edge,
                   const float *b, float *c, size_t ldc, const float *add, size_t ldadd);
+};
+
+struct kernels {
+    const char *name;
+    uint32_t nr; /* columns of attention's buffers come in multiples of it */
+    struct product f32;
+    struct product
+        bf16; /* operands rounded to bf16 (nearest, ties to even) when packed, sums f32 */
 
     void (*rmsnorm)(float *y, float *rstd, const float *x, const float *w, size_t rows, size_t C,
                     float eps, bool rstd_known);
@@ -63,6 +72,11 @@ struct kernels {
     void (*adamw)(float *theta, float *m, float *v, const float *g, size_t n,
                   const struct adamw_step *s);
 };
+
+/* bf16 on the matrix units of AMX; NULL where the processor or the system has none. */
+const struct product *product_amx(void);
+/* amx_os.c: asks the system for the use of AMX's tiles, for all threads of the process. */
+bool amx_permitted(void);
 
 extern const struct kernels kernels_base, kernels_avx2, kernels_avx512;
 /* The widest flavour that this processor runs. */

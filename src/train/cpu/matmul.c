@@ -17,7 +17,7 @@ struct job {
     size_t M, N, K;
     const float *a, *b, *add;
     float *c;
-    size_t n0, nc, k0, kc;     /* the block at hand */
+    size_t n0, nc, k0, kc, kp; /* the block at hand; kp: kc as panels have it */
     size_t rows, cols, splits; /* a chunk is rows x cols of it; splits chunks side by side */
 };
 
@@ -29,13 +29,18 @@ static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
+/* Where the panels of column `at` of the block begin, a multiple of nr. */
+static float *panel_at(const struct job *j, size_t at) {
+    return j->mm->pack_b + at * j->kp * j->mm->product->bytes / 4;
+}
+
 static void pack_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     (void)worker;
     struct job *j = ctx;
-    const struct kernels *k = j->mm->kernels;
+    const struct product *k = j->mm->product;
     size_t width = (size_t)PACK_PANELS * k->nr, at = chunk * width;
     size_t n = smaller(width, j->nc - at), col = j->n0 + at;
-    float *dst = j->mm->pack_b + at * j->kc;
+    float *dst = panel_at(j, at);
     if (j->form == MATMUL_NT)
         k->pack_b(dst, j->b + col * j->K + j->k0, 1, j->K, j->kc, n);
     else
@@ -44,13 +49,13 @@ static void pack_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
 
 static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     struct job *j = ctx;
-    const struct kernels *k = j->mm->kernels;
+    const struct product *k = j->mm->product;
     size_t m0 = chunk / j->splits * j->rows, m = smaller(j->rows, j->M - m0);
     size_t n0 = chunk % j->splits * j->cols;
     if (n0 >= j->nc) return;
     size_t n = smaller(j->cols, j->nc - n0);
     float *pa = j->mm->pack_a + (size_t)worker * MATMUL_PACK_A;
-    bool direct = j->form != MATMUL_TN && j->kc == j->K && n < PACK_COLUMNS_MIN;
+    bool direct = k->direct && j->form != MATMUL_TN && j->kc == j->K && n < PACK_COLUMNS_MIN;
     size_t at = m0 * j->N + j->n0 + n0, lda = direct ? j->K : 0;
     const float *add = j->k0 ? j->c + at : j->add ? j->add + at : NULL, *a = pa;
     if (j->form == MATMUL_TN) {
@@ -60,12 +65,12 @@ static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
         if (direct) a = j->a + m0 * j->K + j->k0;
         if (whole < m) k->pack_a(pa, j->a + (m0 + whole) * j->K + j->k0, j->K, 1, m - whole, j->kc);
     }
-    k->block(m, n, j->kc, a, lda, pa, j->mm->pack_b + n0 * j->kc, j->c + at, j->N, add, j->N);
+    k->block(m, n, j->kp, a, lda, pa, panel_at(j, n0), j->c + at, j->N, add, j->N);
 }
 
 /* About four chunks a worker, so that one that is late holds nobody up; blocks as large as fit. */
 static uint32_t cut(struct job *j) {
-    size_t mr = j->mm->kernels->mr, nr = j->mm->kernels->nr;
+    size_t mr = j->mm->product->mr, nr = j->mm->product->nr;
     size_t threads = pool_threads(j->mm->pool), want = threads > 1 ? 4 * threads : 1;
     size_t most = MATMUL_MC / mr * mr;
     j->rows = smaller(most, round_up((j->M + want - 1) / want, mr));
@@ -85,12 +90,13 @@ void matmul_run(const struct matmul *mm, enum matmul_form form, size_t M, size_t
     CHECK(K > 0);
     struct job j = {
         .mm = mm, .form = form, .M = M, .N = N, .K = K, .a = a, .b = b, .c = c, .add = add};
-    size_t width = (size_t)PACK_PANELS * mm->kernels->nr;
+    size_t width = (size_t)PACK_PANELS * mm->product->nr;
     for (j.n0 = 0; j.n0 < N; j.n0 += MATMUL_NC) {
         j.nc = smaller(MATMUL_NC, N - j.n0);
         uint32_t chunks = cut(&j);
         for (j.k0 = 0; j.k0 < K; j.k0 += MATMUL_KC) {
             j.kc = smaller(MATMUL_KC, K - j.k0);
+            j.kp = round_up(j.kc, mm->product->kstep);
             pool_run(mm->pool, (uint32_t)((j.nc + width - 1) / width), pack_chunk, &j);
             pool_run(mm->pool, chunks, multiply_chunk, &j);
         }

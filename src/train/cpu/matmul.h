@@ -17,9 +17,9 @@ enum { MATMUL_KC = 256, MATMUL_MC = 96, MATMUL_NC = 2048 };
 
 struct matmul {
     struct pool *pool;
-    const struct kernels *kernels;
-    float *pack_b; /* [MATMUL_PACK_B] shared */
-    float *pack_a; /* [threads][MATMUL_PACK_A] */
+    const struct product *product; /* f32 or bf16, of a flavour */
+    float *pack_b;                 /* [MATMUL_PACK_B] shared */
+    float *pack_a;                 /* [threads][MATMUL_PACK_A] */
 };
 enum { MATMUL_PACK_B = MATMUL_KC * MATMUL_NC, MATMUL_PACK_A = MATMUL_KC * MATMUL_MC };
 

@@ -196,4 +196,32 @@ static void k_pack_b(float *dst, const float *b, size_t ks, size_t ns, size_t k,
         pack_panels(dst, b, 1, ns, k, n, NR);
 }
 
+/* To bf16 and back: nearest, ties to even; not-a-number stays one. The products of two such numbers are
+ * exact in f32, so this gives what hardware without wider sums gives. */
+FORCE_INLINE void round_bf16(float *x, size_t n) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        vi u = (vi)vload(x + i);
+        vi odd = (u >> 16) & 1, r = (u + odd + 0x7fff) & (int32_t)0xffff0000;
+        vi nan = (vi)(vload(x + i) != vload(x + i));
+        vstore(x + i, vselect(nan, vload(x + i), (vf)r));
+    }
+    for (; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, x + i, 4);
+        if (x[i] == x[i]) u = (u + (u >> 16 & 1) + 0x7fff) & 0xffff0000u;
+        memcpy(x + i, &u, 4);
+    }
+}
+
+static void k_pack_a_bf16(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k) {
+    k_pack_a(dst, a, rs, cs, m, k);
+    round_bf16(dst, (m + MR - 1) / MR * MR * k);
+}
+
+static void k_pack_b_bf16(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n) {
+    k_pack_b(dst, b, ks, ns, k, n);
+    round_bf16(dst, (n + NR - 1) / NR * NR * k);
+}
+
 #endif
