@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core_save.c - the core's part of the local checkpoint (S2).
  *
- * Little-endian, field by field: "BRGSITE1" | identity | membership | weights | leases | segment |
+ * Little-endian, field by field: "BRGSITE3" | identity | membership | weights | leases | segment |
  * contributions. What another process start makes anew is not in it: boot, incarnation, requests under
  * way, timers, and samples that were taken but not trained (they are taken again).
  *
@@ -12,7 +12,8 @@
 
 #include "site/core.h"
 
-static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '2'}; /* 1: without theta_seen */
+/* Layout 1: without theta_seen; 2: without warmup_steps. */
+static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '3'};
 
 static void put_lease(struct buf *b, const struct wire_lease *w) {
     buf_u64(b, w->tok);
@@ -72,6 +73,7 @@ void site_save(const struct site_core *c, struct buf *b) {
     buf_u64(b, c->base);
     buf_u64(b, c->base_tokens);
     buf_u64(b, c->steps_total);
+    buf_u64(b, c->set.warmup_steps);
     buf_u64(b, c->samples_total);
     buf_u64(b, c->handed_in);
     buf_u64(b, c->merged_count);
@@ -187,7 +189,7 @@ static enum brg_status identity(struct reader *r, const struct site_core *c, uin
                                 struct err *e) {
     const uint8_t *m = get_bytes(r, sizeof magic);
     *out_layout = m ? m[sizeof magic - 1] : 0;
-    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '2')
+    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '3')
         return err_set(e, BRG_E_CHECKPOINT,
                        "the local checkpoint is of another version of this program");
     struct id128 run = {0};
@@ -221,6 +223,12 @@ enum brg_status site_load(struct site_core *c, const void *data, size_t n, struc
         t->base = get_u64(&r);
         t->base_tokens = get_u64(&r);
         t->steps_total = get_u64(&r);
+        /* Whether there is a local ramp was decided when the first weights came: a resumed site goes on
+         * as it began, or its first rates would be others than without the interruption. */
+        if (layout > '2')
+            t->set.warmup_steps = get_u64(&r);
+        else if (t->base_tokens == 0)
+            t->set.warmup_steps = 0;
         t->samples_total = get_u64(&r);
         t->handed_in = get_u64(&r);
         t->merged_count = get_u64(&r);

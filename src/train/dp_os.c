@@ -26,18 +26,21 @@ bool dp_use_parse(const char *word, enum dp_use *out) {
 }
 
 /* A launcher leaves the number of processes, or at least a rank, in the environment. A Slurm task that
- * was not started for MPI has none of these, whatever the size of its allocation. */
+ * was not started for MPI has none of these, whatever the size of its allocation; where Slurm serves
+ * PMIx to all tasks, the step says how many there are. */
 static bool launched(void) {
-    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"};
-    static const char *const ranks[] = {"PMIX_RANK", "PMI_RANK", "PALS_RANKID"};
-    for (size_t i = 0; i < ARRAY_COUNT(sizes); i++) {
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
+                                        "SLURM_STEP_NUM_TASKS"};
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "MV2_COMM_WORLD_RANK", "PALS_RANKID"};
+    bool ranked = false;
+    for (size_t i = 0; i < ARRAY_COUNT(ranks); i++) ranked = ranked || getenv(ranks[i]);
+    for (size_t i = 0; ranked && i < ARRAY_COUNT(sizes); i++) {
         const char *v = getenv(sizes[i]);
         uint64_t n;
         if (v && parse_u64(v, &n)) return n > 1;
     }
-    for (size_t i = 0; i < ARRAY_COUNT(ranks); i++)
-        if (getenv(ranks[i])) return true;
-    return false;
+    return ranked;
 }
 
 /* $BERINGIA_MPI, beside the program, or in ../lib/beringia of an installed one. */

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # release only
-# timeout: 280
+# timeout: 900
 """One site or one training on several ranks, by mpirun. What goes wrong: rows that do not divide, a rank is killed or
 hangs, another number of ranks goes on, one rank alone gets the signal to stop, the part that speaks MPI is missing.
 What must hold: the losses of one process with the whole batch, the same bits after an interruption, documented

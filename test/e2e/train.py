@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 280
+# timeout: 600
 """`beringia train --central` interrupted. What goes wrong: it is killed before the first checkpoint, between two, while
 one is being written, just after, and while the model is being saved; it is told to stop; its checkpoint is damaged, or
 of another command. What must hold: started again it ends with the same bytes and the same log as without any

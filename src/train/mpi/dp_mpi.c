@@ -7,6 +7,7 @@
  * from those that work, and a lost rank is noticed by time where the library does not tell.
  * Whatever goes wrong ends the job by MPI_Abort with status E_RANK. */
 #include <mpi.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,7 @@ struct slot {
 struct mpi {
     struct dp_net net;
     MPI_Comm comm;
+    pthread_t owner; /* the one thread that may be here (MPI_THREAD_FUNNELED) */
     int64_t timeout_ns;
     struct slot slots[DP_SLOTS];
 };
@@ -70,6 +72,11 @@ static void lost(struct mpi *m, const char *what) {
 static void must(struct mpi *m, int rc, const char *call) {
     char text[MPI_MAX_ERROR_STRING + 100], why[MPI_MAX_ERROR_STRING] = "";
     int n = 0;
+    if (!pthread_equal(m->owner, pthread_self())) {
+        fprintf(stderr, "beringia: %s: called from another thread than the one that opened MPI\n",
+                call);
+        abort();
+    }
     if (rc == MPI_SUCCESS) return;
     MPI_Error_string(rc, why, &n);
     snprintf(text, sizeof text, "%s failed: %s", call, why);
@@ -226,6 +233,7 @@ int beringia_mpi_open(uint32_t net_version, int64_t timeout_ns, struct dp_net **
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(m->comm, &rank);
     MPI_Comm_size(m->comm, &ranks);
+    m->owner = pthread_self();
     m->timeout_ns = timeout_ns;
     m->net = (struct dp_net){.rank = (uint32_t)rank,
                              .ranks = (uint32_t)ranks,
