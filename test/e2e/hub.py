@@ -428,6 +428,9 @@ def test_rollback():
             wait("a merge", lambda: hub.get("/v1/status")["head"] >= v)
         status, a = hub.request("POST", "/v1/operator/rollback", {"version": 1})
         check("rollback", status == 200 and hub.get("/v1/status")["head"] == 1, a)
+        done = run("export", path, "--out", path + "-head")  # newer files are still there, and the hub runs
+        check("the head is exported", "version 1," in done.stdout and "3.safetensors" in os.listdir(path + "/versions"),
+              (done.stdout, done.stderr))
         site.join()
         status, a, _ = site.hand_in()
         wait("the branch", lambda: hub.get("/v1/status")["head"] >= 4)
