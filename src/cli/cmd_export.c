@@ -95,7 +95,7 @@ static void table_of_own(struct work *w) {
     const struct tensors *t = &w->set.files[0].table;
     for (size_t i = 0; i < t->count; i++) {
         const struct tensor *v = &t->v[i];
-        if (strcmp(v->name, "outer.m") != 0 && strcmp(v->name, "ledger") != 0)
+        if (!checkpoint_own_tensor(v->name))
             tensors_add(&w->table, v->name, TENSOR_F32, v->dims, v->shape);
     }
 }

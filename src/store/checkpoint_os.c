@@ -46,6 +46,10 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 enum { HEADER_MAX = 100 * 1000 * 1000 };
 
 /* ---- Reading --------------------------------------------------------------------------------- */
+bool checkpoint_own_tensor(const char *name) {
+    return strcmp(name, NAME_M) == 0 || strcmp(name, NAME_E) == 0 || strcmp(name, NAME_LEDGER) == 0;
+}
+
 void checkpoint_fini(struct checkpoint *c) {
     tensors_fini(&c->table);
     *c = (struct checkpoint){0};
@@ -169,8 +173,7 @@ static enum brg_status lay_out(const struct checkpoint_head *head, struct tensor
     for (size_t i = 0; i < head->table->count; i++) {
         const struct tensor *x = &head->table->v[i];
         CHECK(x->type == TENSOR_F32);
-        if (strcmp(x->name, NAME_M) == 0 || strcmp(x->name, NAME_E) == 0 ||
-            strcmp(x->name, NAME_LEDGER) == 0) {
+        if (checkpoint_own_tensor(x->name)) {
             return err_set(e, BRG_E_MODEL,
                            "tensor \"%s\": the name is taken by the run's own state", x->name);
         }

@@ -208,6 +208,8 @@ struct checkpoint {
     struct hash theta_hash;
     struct id128 run;
 };
+/* A tensor of the run's own in such a file, and no parameter of the model. */
+bool checkpoint_own_tensor(const char *name);
 void checkpoint_fini(struct checkpoint *c);
 enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct err *e) MUST_USE;
 

@@ -36,10 +36,6 @@ static enum brg_status check_tensor(const char *path, const struct tensor *want,
     return BRG_OK;
 }
 
-static bool is_checkpoint_extra(const char *name) {
-    return strcmp(name, "outer.m") == 0 || strcmp(name, "ledger") == 0;
-}
-
 /* Some exporters write lm_head though it is tied; it then repeats the embedding and is passed over. */
 static bool is_tied_head(const struct model_config *c, const char *name) {
     return c->tie_word_embeddings && strcmp(name, "lm_head.weight") == 0;
@@ -49,7 +45,7 @@ static enum brg_status check_known(const struct tensor_file *f, const struct mod
                                    const struct tensors *want, struct err *e) {
     for (size_t i = 0; i < f->table.count; i++) {
         const char *name = f->table.v[i].name;
-        if (!tensors_find(want, name) && !is_checkpoint_extra(name) && !is_tied_head(c, name))
+        if (!tensors_find(want, name) && !checkpoint_own_tensor(name) && !is_tied_head(c, name))
             return err_set(e, BRG_E_MODEL,
                            "%s: tensor %s is unknown to this config.json: take the "
                            "weights that belong to it",

@@ -10,7 +10,7 @@
 enum brg_status model_load_dir(const char *dir, struct model_config *c, bool given, struct err *e)
     MUST_USE;
 /* The set holds every tensor of the model in its shape, as F32, BF16 or F16, and no other; a run's
- * checkpoint may have its "outer.m" and "ledger". Errors name file and tensor. */
+ * checkpoint may have tensors of its own beside them. Errors name file and tensor. */
 enum brg_status model_check_set(const struct tensor_set *s, const struct model_config *c,
                                 struct err *e) MUST_USE;
 

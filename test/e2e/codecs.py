@@ -84,6 +84,9 @@ def check(c, all_updates):
     want(audit["lost"] == 0 and audit["doubled"] == 0 and not audit.get("findings"), f"the audit says {audit}")
     replay = c.replay()
     want(replay["equal"], f"the journal gives other weights: {replay}")
+    # What a checkpoint holds beside its weights is no tensor of the model.
+    said = c.call("export", c.run_dir, "--out", os.path.join(c.out, "exported"))
+    want("equal to the checkpoint's hash" in said, said)
 
 
 def finish(c):
