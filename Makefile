@@ -192,7 +192,7 @@ chaos: all chaos-tools
 
 .PHONY: test-models test-curves
 test-models: all
-	@test/torch/run test/torch/models.py --build $(B)
+	@test/torch/run test/torch/models.py --build $(B) $(if $(T),--only $(T))
 test-curves: all
 	@test/torch/run test/torch/curves.py --build $(B) $(ARGS)
 
@@ -325,7 +325,7 @@ help:
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60 | RUNS=n]   libFuzzer on the decoders (clang)"
-	@echo "make test-models      exported models in PyTorch and llama.cpp (installs them); test/torch"
+	@echo "make test-models [T=name]  exported models in PyTorch and llama.cpp (installs them); test/torch"
 	@echo "make test-curves      a training here and in PyTorch, from the same weights and batches"
 	@echo "make demo             a whole run on this machine"
 	@echo "make model            the SPIN models of the lease protocol, and their mutants"

@@ -134,6 +134,10 @@ static enum brg_status load_words(struct work *w, struct err *e) {
         TRY(read_json(path, TOKENIZER_BYTES_MAX, BRG_E_TOKENIZER, &w->words.tokenizer, e));
     else if (w->source.run && !w->own_model && w->model.vocab_size > 256)
         w->words.tokenizer = export_bytes_tokenizer(); /* the one that has no file */
+    if (w->args->gguf && w->words.tokenizer == NULL)
+        return err_set(
+            e, BRG_E_MISSING,
+            "%s: is not there; llama.cpp needs the tokenizer: copy it beside the weights", path);
     export_words_complete(&w->words);
     return BRG_OK;
 }

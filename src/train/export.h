@@ -36,7 +36,7 @@ struct export {
 /* Fills dir, which exists and is empty. Every file is synced. E_NONFINITE: a number does not fit into
  * the type; E_CORRUPT: the checkpoint is not what was written once. */
 enum brg_status export_hf(struct export *x, const char *dir, struct err *e) MUST_USE;
-/* Writes one file, which must not exist, and syncs it. Needs x->model. */
+/* Writes one file, which must not exist, and syncs it. Needs x->model and a tokenizer. */
 enum brg_status export_gguf(struct export *x, const char *path, struct err *e) MUST_USE;
 
 /* ---- Inside ---------------------------------------------------------------------------------- */

@@ -224,10 +224,7 @@ static void put_id(struct gguf *g, const struct export_words *w, const char *fro
 enum brg_status export_gguf_words(struct gguf *g, const struct export_words *w, uint32_t vocab_size,
                                   struct err *e) {
     const char *name = NULL;
-    if (w->tokenizer == NULL) {
-        gguf_put_string(g, "tokenizer.ggml.model", "no_vocab", 8);
-        return BRG_OK;
-    }
+    CHECK(w->tokenizer != NULL); /* llama.cpp ends in an assertion where a model has none */
     TRY(pattern_name(w->tokenizer, &name, e));
     CHECK(vocab_size <= IDS_MAX);
     AUTO_FREE const char **text = mem_alloc(vocab_size, sizeof *text);

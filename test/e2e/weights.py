@@ -407,6 +407,10 @@ def bad_directories():
     edited(lambda m: m.update({o: "../" + one}), o, "model.safetensors.index.json")
     os.rename(os.path.join(shards, two), os.path.join(shards, "away"))
     edited(lambda m: None, two, status=4)
+    write_model(path("mute"), good, True)
+    said = beringia("export", path("mute"), "--out", path("new.gguf"), "--format", "gguf", status=4)
+    if "mute/tokenizer.json" not in said or os.path.exists(path("new.gguf")):
+        raise AssertionError(said)
     # --model and the directory's config.json
     said = beringia("init", path("new"), "--weights", double, "--data", path("data"), "--model",
                     write_config("wide.json", {"rope_theta": 5e5}), status=24)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models that go out are read by others, and those of others come in: make test-models.
 
-    models.py --build build/release
+    models.py --build build/release [--only PART]       PART of a test's name
 
 PyTorch: test/torch/qwen3.py, a Qwen3 written from its equations with a safetensors reader of its own, must find the mean
 loss that `beringia eval` finds on the same tokens, within 1e-4, for tied and untied models in each type, one file or
@@ -37,7 +37,8 @@ class Failed(Exception):
 
 
 class Test:
-    def __init__(self, build):
+    def __init__(self, build, only):
+        self.only = only
         self.beringia = os.path.join(ROOT, build, "beringia")
         self.dir = tempfile.mkdtemp(prefix="brg-models-")
         self.llama, self.why = None, ""
@@ -66,6 +67,8 @@ class Test:
             raise Failed(f"{what}: {ours} here, {theirs} there")
 
     def one(self, name, body):
+        if self.only not in name:
+            return
         try:
             body()
             self.passed += 1
@@ -151,6 +154,7 @@ class Test:
         """Large weights: attention and rotation count for whole nats, so a mistake in them cannot hide."""
         config = dict(CONFIG, vocab_size=1027, tie_word_embeddings=False, initializer_range=0.15)
         qwen3.save(qwen3.build(config, 99, noise=0.3), self.path("sharp"))
+        shutil.copy(self.path("tok.json"), self.path("sharp", "tokenizer.json"))
         self.run("export", self.path("sharp"), "--out", self.path("sharp-out"), "--shard-size", "1M")
         ours, theirs = self.ours(self.path("sharp-out"))[1], self.torch_losses(self.path("sharp-out"))[1]
         self.near("large weights", "torch", ours, theirs)
@@ -224,8 +228,10 @@ class Test:
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--build", default="build/release")
+    args.add_argument("--only", default="")
+    args = args.parse_args()
     torch.set_num_threads(1)  # the matrices are small, and the machine may have other work
-    return Test(args.parse_args().build).all()
+    return Test(args.build, args.only).all()
 
 
 if __name__ == "__main__":
