@@ -7,6 +7,7 @@ joins twice, calls from another thread or a forked child, raises in the middle o
 ends without close. What must hold: a clear exception each time, what was not stepped is not counted and comes again, and
 the audit is clean at the end."""
 import ctypes
+import glob
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+import zipfile
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 B = os.path.join(ROOT, os.environ.get("B", "build/release"))
@@ -87,6 +89,42 @@ def abi():
     none = subprocess.run([sys.executable, "-c", "import beringia"], stderr=subprocess.PIPE, text=True, check=False,
                           env=dict(os.environ, BERINGIA_LIBRARY="/nowhere.so", PYTHONPATH=os.path.join(ROOT, "python")))
     say("a_missing_library_is_told", "libberingia is not found" in none.stderr, none.stderr[-200:])
+
+
+def examples():
+    """The plain loop and its difference are as short as the page on trainers says; job scripts are good shell."""
+    here = os.path.join(ROOT, "examples", "pytorch")
+    diff = subprocess.run(["diff", "-u", "--label", "plain.py", "--label", "joined.py", "plain.py", "joined.py"], cwd=here,
+                          stdout=subprocess.PIPE, text=True, check=False).stdout
+    with open(os.path.join(here, "joined.diff"), encoding="utf-8") as f:
+        say("the_diff_to_join_is_the_one_that_is_shown", f.read() == diff, "write it again: see this test")
+    changed = [x for x in diff.splitlines() if x[:1] in "+-" and x[:3] not in ("+++", "---")]
+    with open(os.path.join(here, "plain.py"), encoding="utf-8") as f:
+        lines = len(f.readlines())
+    say("joining_changes_at_most_ten_lines", lines <= 40 and len(changed) <= 10, f"{len(changed)} of {lines}")
+    bad = [p for p in glob.glob(os.path.join(ROOT, "examples", "slurm", "*.sh"))
+           if subprocess.run(["bash", "-n", p], check=False).returncode != 0]
+    say("job_scripts_are_good_shell", not bad and len(glob.glob(os.path.join(ROOT, "examples", "slurm", "*.sh"))) >= 3, bad)
+
+
+def wheel():
+    """What pip builds holds the package and the library, and runs from elsewhere."""
+    out = os.path.join(SCRATCH, "wheel")
+    os.makedirs(out)
+    made = subprocess.run([sys.executable, "-c", f"import build_wheel; print(build_wheel.build_wheel({out!r}))"], text=True,
+                          cwd=os.path.join(ROOT, "python"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if made.returncode != 0:
+        say("the_wheel_is_built", False, made.stderr)
+        return
+    with zipfile.ZipFile(os.path.join(out, made.stdout.split()[-1])) as z:
+        z.extractall(out)
+    env = dict(os.environ, PYTHONPATH=out)
+    env.pop("BERINGIA_LIBRARY")
+    done = subprocess.run([sys.executable, "-c", "import beringia; print(beringia._candidates.__module__, "
+                           "list(beringia._candidates())[0], beringia.library_version())"], env=env, cwd=out, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    say("the_wheel_runs_with_the_library_in_it", done.returncode == 0 and os.path.join(out, "beringia") in done.stdout,
+        done.stdout + done.stderr)
 
 
 def bad_words(c):
@@ -212,6 +250,8 @@ def main():
     os.makedirs(SCRATCH, exist_ok=True)
     beringia.log_level("error")
     abi()
+    examples()
+    wheel()
     data, text, weights = (os.path.join(SCRATCH, n) for n in ("data", "text.txt", "w.safetensors"))
     with open(os.path.join(ROOT, "share", "text", "moby-dick.txt"), encoding="utf-8") as f, \
             open(text, "w", encoding="utf-8") as out:

@@ -61,7 +61,7 @@ def begin(name, data, settings=None, model=TINY, native=None, seed=1, weights=No
     return c
 
 
-def start(c, name, *words, ranks=1, env=None):
+def start(c, name, *words, ranks=1, env=None, script=TRAINER):
     """A PyTorch site; with ranks > 1 a list of processes, rank by rank."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -74,7 +74,7 @@ def start(c, name, *words, ranks=1, env=None):
         if ranks > 1:
             e.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         with open(os.path.join(c.out, f"site-{name}{rank or ''}.log"), "ab") as log:
-            processes.append(subprocess.Popen([sys.executable, TRAINER, *map(str, words)], stdout=log, stderr=log, env=e))
+            processes.append(subprocess.Popen([sys.executable, script, *map(str, words)], stdout=log, stderr=log, env=e))
     c.started = getattr(c, "started", []) + processes
     for i, p in enumerate(processes):
         c.sites[f"{name}{i}" if i else name] = p

@@ -144,6 +144,16 @@ def without_close(keep):
         s["leased"] == 0 and s["staged"] + s["merged"] == 40, f"{s} {done.stderr[-300:]}")
 
 
+def the_examples_run(keep):
+    c = begin("examples", kit.pack(110000))
+    keep(c)
+    here = os.path.join(kit.ROOT, "examples", "pytorch")
+    start(c, "j", kit.TINY, c.data, script=os.path.join(here, "joined.py"))
+    start(c, "d", kit.TINY, ranks=2, script=os.path.join(here, "ddp.py"))
+    finish(c)
+    say("loop_the_examples_run", "step 10 loss" in log_of(c, "j") and "result=OK" in log_of(c, "d"))
+
+
 # ---- In this process ------------------------------------------------------------------------------------------------
 def raises(kind, words, act):
     try:
@@ -230,4 +240,4 @@ def bad_use(keep):
 if __name__ == "__main__":
     raise SystemExit(kit.main([bad_use, workers_and_accumulation, weights_elsewhere, weights_gathered_and_spread,
                                bf16_with_masters, ends_and_comes_back,
-                               exceptions, without_close]))
+                               exceptions, without_close, the_examples_run]))
