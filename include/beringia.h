@@ -242,8 +242,9 @@ BRG_API const char *brg_why(const struct brg_site *s); /* borrowed until the nex
 
 /* Asks for an early end: brg_take says DRAIN from now on. Async-signal-safe, any thread. */
 BRG_API void brg_drain(struct brg_site *s);
-/* Hands in the last segment and waits up to timeout_ns until the hub has it, gives unused samples back,
- * leaves, saves, frees s (NULL is fine). After a failure or a timeout the state directory holds what is
+/* Hands in the last segment and waits up to timeout_ns until the hub has it, leaves, saves, frees
+ * s (NULL is fine). Unused samples wait for the next process on this state directory, or for the first site that
+ * needs them. After a failure or a timeout the state directory holds what is
  * not handed in, and the next process goes on from there (then the result is TIMEOUT). */
 BRG_API int brg_close(struct brg_site *s, int64_t timeout_ns);
 

@@ -167,7 +167,7 @@ def bad_use(c):
 
 
 def exception_in_user_code(c):
-    """The samples in hand come back uncounted, and the segment is given up."""
+    """The samples in hand are not counted, and the segment is given up; to_the_end() shows that all of them come back."""
     before = c.status()["counts"]
     try:
         with site(c, "thrower") as s:
@@ -177,7 +177,6 @@ def exception_in_user_code(c):
             raise KeyError("the user's own")
     except KeyError:
         pass
-    wait_for("the leases to be back", lambda: c.status()["counts"]["leased"] == 0, 20)
     after = c.status()["counts"]
     good = after["merged"] + after["staged"] == before["merged"] + before["staged"]
     say("an_exception_counts_nothing", good, f"{before} then {after}")
@@ -194,7 +193,6 @@ def without_close(c):
     out, err = p.communicate(timeout=60)
     say("an_exit_without_close_closes", p.returncode == 0 and "without closing" in err and "steps 3" in out,
         f"ended with {p.returncode}: {out} {err[-300:]}")
-    wait_for("the leases to be back", lambda: c.status()["counts"]["leased"] == 0, 20)
     s = c.status()["counts"]
     say("and_hands_in_what_was_done", s["staged"] + s["merged"] >= 12, s)
 
@@ -211,7 +209,6 @@ def interrupted(c):
     p.send_signal(signal.SIGINT)
     out, err = p.communicate(timeout=60)
     say("ctrl_c_while_training", p.returncode == -signal.SIGINT and "KeyboardInterrupt" in err, f"ended with {p.returncode}: {err[-300:]}")
-    wait_for("the leases to be back", lambda: c.status()["counts"]["leased"] == 0, 20)
 
 
 def to_the_end(c):
