@@ -333,7 +333,7 @@ help:
 	@echo "make sim [SEEDS=n | SEED=n]     the protocol in virtual time; docs/simulation.md"
 	@echo "make mutants          planted faults, each of which the simulator must find"
 	@echo "make chaos [MINUTES=20 SEED=n]  a hub and sites as processes under faults; test/chaos"
-	@echo "make bench-order | bench-hub | bench-outer  [ARGS=...]  figures, against what is promised"
+	@echo "make bench-order | bench-hub | bench-outer | bench-matmul  [ARGS=...]  figures, against what is promised"
 	@echo "make bench-tokenizer  MB/s of Qwen3's vocabulary on one core, beside Hugging Face's library (npm)"
 	@echo "make bench-mpi        two ranks beside one process [ARGS='--rounds 5']"
 	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"

@@ -72,6 +72,9 @@ FORCE_INLINE void tile_finish(vf acc[MR][2], size_t m, size_t n, float *c, size_
 FORCE_INLINE void block_tile(size_t m, size_t n, size_t k, const float *a, size_t rs, size_t cs,
                              const float *b, float *c, size_t ldc, const float *add, size_t ldadd) {
     vf acc[MR][2];
+    size_t rows = m < MR ? m : MR;
+    for (size_t i = 0; i < rows; i++)
+        __builtin_prefetch(c + i * ldc, 1); /* while the sums are made */
     micro(k, a, rs, cs, b, NR, acc);
     tile_finish(acc, m, n, c, ldc, add != NULL, add, ldadd);
 }
