@@ -164,10 +164,12 @@ static int run(struct bench *b) {
         return status;
     }
     struct brg_tensor t = {.name = "weights", .dims = 1, .shape = {b->elements}};
-    struct brg_trainer trainer = {.struct_bytes = sizeof trainer, .tensors = &t, .tensors_count = 1};
+    struct brg_trainer trainer = {
+        .struct_bytes = sizeof trainer, .tensors = &t, .tensors_count = 1};
     status = brg_join(b->site, &trainer, (int64_t)600e9);
     if (status == BRG_GO) status = train(b);
-    if (status > 0) fprintf(stderr, "round_site: %s: %s\n", brg_status_name(status), brg_why(b->site));
+    if (status > 0)
+        fprintf(stderr, "round_site: %s: %s\n", brg_status_name(status), brg_why(b->site));
     return status; /* the bench is over: no hand-in, and no checkpoint of the end */
 }
 
@@ -194,7 +196,8 @@ int main(int argc, char **argv) {
     brg_options_init(&b.o);
     b.random = 88172645463325252u;
     b.o.batch_samples = 1;
-    b.o.checkpoint_every_ns = (int64_t)86400e9; /* a trainer's own checkpoints are no cost of a round */
+    b.o.checkpoint_every_ns =
+        (int64_t)86400e9; /* a trainer's own checkpoints are no cost of a round */
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 < argc && option(&b, argv[i], argv[i + 1])) continue;
         fprintf(stderr, "round_site: %s is not understood; see the head of bench/round/site.c\n",

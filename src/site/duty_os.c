@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* duty_os.c - what the training thread does to the weights: load, reset, rebase, cut.
+/* duty_os.c - what happens to the weights: load, reset, rebase, cut.
  *
- * All four stream through the vectors in chunks of OUTER_CHUNK, so memory does not grow with the
- * number of contributions, and share the vectors among threads: the trainer waits for this. Each element is
- * computed from its own neighbours alone, so the number of threads cannot show. They run with the lock held: no answer of the hub can change what the core
- * knows while the weights change with it, and the network goes on in the meantime, because sending and
- * receiving need no lock. */
+ * The trainer waits for as little as can be: a cut copies its weights to the stage, a rebase adds to them what
+ * lies ready on the stage. The writer does the rest behind its back: it codes the difference between the
+ * version on disk and the copy, and computes what the next rebase will add.
+ *
+ *   stage: --cut--> theta --coded, checkpoint written--> free --version here--> shift --rebase--> free
+ *
+ * The subtraction base S of weights.h is nowhere in memory: it is the version rebased on less the own
+ * contributions that are not in it, and both are files. (W2)
+ *
+ * All of it streams through the vectors in chunks of OUTER_CHUNK and is shared among threads; each element
+ * is computed from its own neighbours alone, so the number of threads cannot show. What the training
+ * thread does runs with the lock held: no answer of the hub can change what the core knows while the weights
+ * change with it; the network goes on meanwhile, because sending and receiving need no lock. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -75,9 +83,8 @@ enum { THREADS_MAX = 8, SHARE_MIN = 16 * OUTER_CHUNK };
 
 struct share { /* a thread's part of the vector */
     struct brg_site *s;
+    const struct write_job *job;
     uint64_t from, to;
-    enum site_duty duty;
-    uint8_t *out; /* a cut: where its payload begins */
     enum brg_status status;
     struct err err;
     pthread_t thread;
@@ -111,8 +118,8 @@ static uint64_t shares_count(uint64_t elements) {
 }
 
 /* Cuts the vector at chunks; this thread takes the first share, and those that no thread can be had for. */
-static enum brg_status share_all(struct brg_site *s, enum site_duty duty, share_run *run,
-                                 uint8_t *out, struct err *e) {
+static enum brg_status share_all(struct brg_site *s, const struct write_job *job, share_run *run,
+                                 struct err *e) {
     struct share x[THREADS_MAX] = {{0}};
     struct share_start start[THREADS_MAX];
     bool started[THREADS_MAX] = {0};
@@ -122,9 +129,8 @@ static enum brg_status share_all(struct brg_site *s, enum site_duty duty, share_
     sigfillset(&all);
     CHECK(pthread_sigmask(SIG_BLOCK, &all, &before) == 0);
     for (uint64_t i = count; i-- > 0;) {
-        x[i] = (struct share){.s = s, .duty = duty, .from = chunks * i / count * OUTER_CHUNK};
+        x[i] = (struct share){.s = s, .job = job, .from = chunks * i / count * OUTER_CHUNK};
         x[i].to = i + 1 == count ? s->elements : x[i + 1].from;
-        if (out) x[i].out = out + codec_bytes(s->core.set.codec, x[i].from);
         start[i] = (struct share_start){&x[i], run};
         started[i] = i > 0 && pthread_create(&x[i].thread, NULL, share_main, &start[i]) == 0;
         if (i == 0) CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
@@ -181,108 +187,211 @@ static enum brg_status stream_next(struct stream *t, size_t n, struct err *e) {
     return BRG_OK;
 }
 
-static enum brg_status stream_version(struct brg_site *s, struct stream *t, uint64_t version,
-                                      struct err *e) {
-    return source_version(s, version, &t->version[t->versions_count++], e);
-}
-
-static enum brg_status stream_deltas(struct brg_site *s, struct stream *t, bool merged,
-                                     uint64_t version, struct err *e) {
-    for (uint32_t i = 0; i < s->core.deltas_count; i++) {
-        const struct site_delta *d = &s->core.deltas[i];
-        bool take = merged ? site_delta_in(d, version) : d->state != PENDING_FAILED;
-        if (take) TRY(source_delta(s, d, &t->delta[t->deltas_count++], e));
-    }
-    return BRG_OK;
-}
-
-/* All sources of a duty, at element `from`. */
-static enum brg_status stream_open(struct brg_site *s, struct stream *t, enum site_duty duty,
-                                   uint64_t from, struct err *e) {
-    TRY(stream_version(s, t, duty == SITE_DUTY_LOAD ? s->core.ready : s->core.base, e));
-    if (duty == SITE_DUTY_RESET) TRY(stream_deltas(s, t, false, 0, e));
-    if (duty == SITE_DUTY_REBASE) {
-        TRY(stream_version(s, t, s->core.ready, e));
-        TRY(stream_deltas(s, t, true, s->core.ready, e));
-    }
-    for (int i = 0; i < t->versions_count; i++) t->version[i].offset += 4 * from;
+/* The sources of a job, at the share's first element: version from, for a shift version to, contributions. */
+static enum brg_status stream_open(const struct share *x, struct stream *t, struct err *e) {
+    const struct write_job *job = x->job;
+    TRY(source_version(x->s, job->from, &t->version[t->versions_count++], e));
+    if (job->kind == WRITE_SHIFT)
+        TRY(source_version(x->s, job->to, &t->version[t->versions_count++], e));
+    for (uint32_t i = 0; i < job->deltas_count; i++)
+        TRY(source_delta(x->s, &job->deltas[i], &t->delta[t->deltas_count++], e));
+    for (int i = 0; i < t->versions_count; i++) t->version[i].offset += 4 * x->from;
     for (int i = 0; i < t->deltas_count; i++)
-        t->delta[i].offset += codec_bytes(t->delta[i].codec, from);
+        t->delta[i].offset += codec_bytes(t->delta[i].codec, x->from);
     return BRG_OK;
 }
 
-/* ---- The duties ----------------------------------------------------------------------------------- */
+/* ---- The shares of each duty ------------------------------------------------------------------------ */
 
-static void apply(struct share *x, struct stream *t, uint64_t at, size_t n) {
-    float *theta = x->s->theta + at, *base = x->s->s + at;
-    const float *sum = t->deltas_count > 0 ? t->sum : NULL;
-    if (x->duty == SITE_DUTY_REBASE)
-        weights_rebase(theta, base, t->chunk[0], t->chunk[1], sum, n);
-    else
-        weights_reset(theta, base, t->chunk[0], sum, n);
-}
-
-/* A failure on the way leaves half a shift behind; the caller then loads the head over it. */
-static enum brg_status weights_share(struct share *x, struct err *e) {
+/* theta = version - own unmerged work. A failure on the way leaves half of it behind; the caller then loads
+ * the head over it. */
+static enum brg_status reset_share(struct share *x, struct err *e) {
     struct stream *t = stream_new();
-    enum brg_status status = stream_open(x->s, t, x->duty, x->from, e);
+    enum brg_status status = stream_open(x, t, e);
     for (uint64_t at = x->from; at < x->to && status == BRG_OK; at += OUTER_CHUNK) {
         size_t n = x->to - at < OUTER_CHUNK ? (size_t)(x->to - at) : OUTER_CHUNK;
         status = stream_next(t, n, e);
-        if (status == BRG_OK) apply(x, t, at, n);
+        if (status == BRG_OK)
+            weights_reset(x->s->theta + at, t->one, t->chunk[0],
+                          t->deltas_count > 0 ? t->sum : NULL, n);
     }
     stream_fini(t);
     return status;
 }
 
-static enum brg_status nonfinite(const struct share *x, uint64_t at, size_t n, struct err *e) {
-    const struct brg_site *s = x->s;
-    for (size_t i = 0; i + 1 < n; i++, at++) {
-        float d = s->s[at] - s->theta[at];
-        if (d - d != 0.0f) break;
+/* stage = what a rebase adds to theta. */
+static enum brg_status shift_share(struct share *x, struct err *e) {
+    struct stream *t = stream_new();
+    enum brg_status status = stream_open(x, t, e);
+    for (uint64_t at = x->from; at < x->to && status == BRG_OK; at += OUTER_CHUNK) {
+        size_t n = x->to - at < OUTER_CHUNK ? (size_t)(x->to - at) : OUTER_CHUNK;
+        float *stage = x->s->stage + at;
+        status = stream_next(t, n, e);
+        memset(stage, 0, n * sizeof *stage);
+        if (status == BRG_OK)
+            weights_rebase(stage, t->one, t->chunk[0], t->chunk[1],
+                           t->deltas_count > 0 ? t->sum : NULL, n);
     }
-    return err_set(e, BRG_E_NONFINITE,
-                   "weight %" PRIu64 " is not finite; the segment of %" PRIu64
-                   " steps is thrown away and its samples are trained again",
-                   at, s->core.seg.steps);
+    stream_fini(t);
+    return status;
 }
 
-/* d = S - theta, coded; S moves. Where a weight is not finite S is half moved, and a reset follows. */
-static enum brg_status cut_share(struct share *x, struct err *e) {
-    struct brg_site *s = x->s;
-    enum codec codec = s->core.set.codec;
-    AUTO_FREE float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof(float));
-    /* All samples skipped: nothing moved, and the residual stays here. */
-    const float *theta = s->core.seg.steps == 0 ? s->s : s->theta;
-    uint8_t *out = x->out;
+static enum brg_status add_share(struct share *x, struct err *e) {
+    (void)e;
     for (uint64_t at = x->from; at < x->to; at += OUTER_CHUNK) {
         size_t n = x->to - at < OUTER_CHUNK ? (size_t)(x->to - at) : OUTER_CHUNK;
-        enum brg_status status = weights_cut(codec, s->s + at, theta + at, n, out, scratch);
-        if (status == BRG_E_NONFINITE) return nonfinite(x, at, n, e);
-        TRY(status);
-        out += codec_bytes(codec, n);
+        weights_add(x->s->theta + at, x->s->stage + at, n);
     }
     return BRG_OK;
 }
 
-static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
-    enum codec codec = s->core.set.codec;
-    uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes(codec, s->elements);
+/* stage = theta, where all of it is of a size that every codec can send. */
+static enum brg_status copy_share(struct share *x, struct err *e) {
+    enum { TILE = 1024, TOO_LARGE = 0x7149f2ca /* 1e30 */ };
+    for (uint64_t at = x->from; at < x->to; at += TILE) {
+        size_t n = x->to - at < TILE ? (size_t)(x->to - at) : TILE;
+        const float *theta = x->s->theta + at;
+        int32_t max = 0;
+        for (size_t i = 0; i < n; i++) {
+            int32_t bits;
+            memcpy(&bits, theta + i, 4);
+            bits &= INT32_MAX;
+            max = bits > max ? bits : max;
+        }
+        if (max >= TOO_LARGE)
+            return err_set(e, BRG_E_NONFINITE,
+                           "a weight between %" PRIu64 " and %" PRIu64
+                           " is not finite; the segment of %" PRIu64
+                           " steps is thrown away and its samples are trained again",
+                           at, at + n - 1, x->s->core.seg.steps);
+        memcpy(x->s->stage + at, theta, n * sizeof *theta);
+    }
+    return BRG_OK;
+}
+
+/* The payload of d = version - own unmerged work - stage. */
+static enum brg_status encode_share(struct share *x, struct err *e) {
+    const struct write_job *job = x->job;
+    struct stream *t = stream_new();
+    AUTO_FREE float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof(float));
+    enum brg_status status = stream_open(x, t, e);
+    uint8_t *out = job->bytes + DELTA_HEADER_BYTES + codec_bytes(job->codec, x->from);
+    for (uint64_t at = x->from; at < x->to && status == BRG_OK; at += OUTER_CHUNK) {
+        size_t n = x->to - at < OUTER_CHUNK ? (size_t)(x->to - at) : OUTER_CHUNK;
+        status = stream_next(t, n, e);
+        if (status != BRG_OK) break;
+        float *base = t->one; /* S: what theta was when the segment began, less residuals */
+        weights_reset(t->chunk[1], base, t->chunk[0], t->deltas_count > 0 ? t->sum : NULL, n);
+        /* All samples skipped: nothing moved, and the residual stays in the weights. */
+        status = weights_cut(job->codec, base, job->still ? t->chunk[1] : x->s->stage + at, n, out,
+                             scratch);
+        if (status != BRG_OK) (void)err_set(e, status, "a weight has no finite code");
+        out += codec_bytes(job->codec, n);
+    }
+    stream_fini(t);
+    return status;
+}
+
+/* ---- What the writer does in the background --------------------------------------------------------- */
+
+/* What a job needs of the core, taken while the lock is held. */
+static struct write_job *job_new(struct brg_site *s, enum write_kind kind, uint64_t to) {
     struct write_job *job = mem_alloc(1, sizeof *job);
+    job->kind = kind;
+    job->codec = s->core.set.codec;
+    job->from = s->core.base;
+    job->to = to;
+    for (uint32_t i = 0; i < s->core.deltas_count; i++) {
+        const struct site_delta *d = &s->core.deltas[i];
+        bool take = kind == WRITE_SHIFT ? site_delta_in(d, to) : d->state != PENDING_FAILED;
+        if (take) job->deltas[job->deltas_count++] = *d;
+    }
+    return job;
+}
+
+void duty_queue(struct brg_site *s, struct write_job *job) {
+    if (s->jobs_last)
+        s->jobs_last->next = job;
+    else
+        s->jobs_first = job;
+    s->jobs_last = job;
+    CHECK(pthread_cond_broadcast(&s->changed) == 0);
+}
+
+enum brg_status duty_encode(struct brg_site *s, struct write_job *job, struct err *e) {
+    return share_all(s, job, encode_share, e);
+}
+
+enum brg_status duty_shift(struct brg_site *s, struct write_job *job, struct err *e) {
+    return share_all(s, job, shift_share, e);
+}
+
+/* Is the shift that was prepared the one that a rebase to the newest version needs now? */
+static bool shift_fits(const struct brg_site *s) {
+    const struct write_job *job = &s->shift;
+    if (!s->shift_ready || job->from != s->core.base || job->to != s->core.ready) return false;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->core.deltas_count; i++) {
+        const struct site_delta *d = &s->core.deltas[i];
+        if (!site_delta_in(d, job->to)) continue;
+        bool there = false;
+        for (uint32_t k = 0; k < job->deltas_count; k++)
+            there |= id_equal(&job->deltas[k].c.did, &d->c.did);
+        if (!there) return false;
+        count++;
+    }
+    return count == job->deltas_count;
+}
+
+enum site_duty duty_next(struct brg_site *s) {
+    enum site_duty duty = site_duty(&s->core);
+    if (duty == SITE_DUTY_CUT && s->stage_users > 0) return SITE_DUTY_NONE;
+    if (duty != SITE_DUTY_REBASE || shift_fits(s)) return duty;
+    if (s->stage_users > 0) return SITE_DUTY_NONE;
+    s->stage_users++;
+    s->stage_is_theta = s->shift_ready = false;
+    duty_queue(s, job_new(s, WRITE_SHIFT, s->core.ready));
+    return SITE_DUTY_NONE;
+}
+
+bool duty_stage(struct brg_site *s) {
+    struct err e = {0};
+    if (!s->stage_is_theta) {
+        if (s->stage_users > 0) return false;
+        struct write_job job = {.kind = WRITE_CHECKPOINT};
+        s->shift_ready = false;
+        if (share_all(s, &job, copy_share, &e) != BRG_OK) return false; /* the next cut tells */
+        s->stage_is_theta = true;
+    }
+    s->stage_users++;
+    return true;
+}
+
+/* ---- The duties ----------------------------------------------------------------------------------- */
+
+/* The weights of this moment become a contribution; the trainer waits for a copy of them, and the writer does
+ * the rest. */
+static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
+    struct write_job *job = job_new(s, WRITE_DELTA, 0);
+    uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes(job->codec, s->elements);
+    CHECK(s->stage_users == 0);
+    s->stage_is_theta = s->shift_ready = false;
     job->bytes = try_mem_alloc(bytes, 1);
     enum brg_status status = BRG_OK;
     if (!job->bytes)
         status =
             err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes", bytes);
-    if (status == BRG_OK)
-        status = share_all(s, SITE_DUTY_CUT, cut_share, job->bytes + DELTA_HEADER_BYTES, e);
+    if (status == BRG_OK) status = share_all(s, job, copy_share, e);
     if (status != BRG_OK) {
         mem_free(job->bytes);
         mem_free(job);
         return status;
     }
+    s->stage_is_theta = true;
+    s->stage_users++;
+    job->still = s->core.seg.steps == 0;
     const struct site_delta *d = site_cut(&s->core, &s->out.notes);
-    struct delta_header h = {.codec = codec,
+    struct delta_header h = {.codec = job->codec,
                              .elements = s->elements,
                              .base_version = d->c.base,
                              .tokens = d->c.tokens,
@@ -292,16 +401,12 @@ static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     delta_header_encode(&h, job->bytes);
     job->did = d->c.did;
     job->bytes_count = bytes;
-    if (s->jobs_last)
-        s->jobs_last->next = job;
-    else
-        s->jobs_first = job;
-    s->jobs_last = job;
+    duty_queue(s, job);
     return BRG_OK;
 }
 
 /* The base or a contribution can not be read: what is known to be right is the head. */
-static void give_up_base(struct brg_site *s, const struct err *why) {
+void duty_give_up(struct brg_site *s, const struct err *why) {
     log_line(LOG_ERROR, "site", "local_files", "text=\"%s\"", why->text);
     if (s->core.loaded) {
         site_forget(&s->core, "local files are missing or damaged", &s->out.notes);
@@ -334,9 +439,20 @@ enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, 
         s->changes++;
         return BRG_OK;
     }
-    status = share_all(s, duty, weights_share, NULL, e);
+    struct write_job job = {.kind = WRITE_SHIFT};
+    s->stage_is_theta = false;
+    if (duty == SITE_DUTY_REBASE) {
+        CHECK(shift_fits(s)); /* W1 */
+        status = share_all(s, &job, add_share, e);
+        s->shift_ready = false;
+    } else {
+        struct write_job *own = job_new(s, WRITE_RESET, 0);
+        if (duty == SITE_DUTY_LOAD) own->from = s->core.ready;
+        status = share_all(s, own, reset_share, e);
+        mem_free(own);
+    }
     if (status != BRG_OK) {
-        give_up_base(s, e);
+        duty_give_up(s, e);
         return BRG_OK;
     }
     *changed |= BRG_CHANGED_WEIGHTS;

@@ -3,8 +3,8 @@
  *
  *   lock                        one process at a time
  *   run.json                    what the hub said of the run, for a start while it is away
- *   checkpoint.safetensors      the local checkpoint (S2): weights, subtraction base, the optimizer's
- *                               arrays, and the core's state, in one file that is renamed into place
+ *   checkpoint.safetensors      the local checkpoint (S2): weights, the optimizer's arrays, and the core's
+ *                               state, in one file that is renamed into place
  *   outbox/<did>.delta          contributions that are not rebased on yet
  *   base/                       versions of the run: the one rebased on, and newer ones (base_os.c)
  *
@@ -77,15 +77,15 @@ enum brg_status local_run_read(struct brg_site *s, struct err *e) {
 
 /* ---- The local checkpoint: layout --------------------------------------------------------------- */
 
+/* Beside the weights, which lie on the stage. */
 static uint64_t vectors_count(const struct brg_site *s) {
-    uint64_t n = 2 * s->elements;
+    uint64_t n = 0;
     for (size_t i = 0; i < s->arrays_count; i++) n += s->arrays[i].count;
     return n;
 }
 
 static void layout(const struct brg_site *s, uint64_t core_bytes, struct tensors *t) {
     tensors_add(t, "weights", TENSOR_F32, 1, &s->elements);
-    tensors_add(t, "subtraction_base", TENSOR_F32, 1, &s->elements);
     for (size_t i = 0; i < s->arrays_count; i++) {
         char name[80];
         uint64_t count = s->arrays[i].count;
@@ -115,7 +115,7 @@ bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
     struct snapshot *k = &s->snap;
     if (k->busy) return false;
     if (!k->vectors) {
-        k->vectors = try_mem_alloc(vectors_count(s), sizeof(float));
+        k->vectors = try_mem_alloc(vectors_count(s) + 1, sizeof(float));
         buf_init(&k->core, SITE_CORE_BYTES_MAX);
         if (!k->vectors) {
             log_line(LOG_ERROR, "site", "checkpoint_failed",
@@ -123,11 +123,8 @@ bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
             return false;
         }
     }
+    if (!duty_stage(s)) return false;
     float *at = k->vectors;
-    memcpy(at, s->theta, s->elements * sizeof(float));
-    at += s->elements;
-    memcpy(at, s->s, s->elements * sizeof(float));
-    at += s->elements;
     for (size_t i = 0; i < s->arrays_count; at += s->arrays[i].count, i++) array_get(s, i, at);
     for (size_t i = 0; i < s->counters_count; i++) k->counters[i] = s->counters[i];
     buf_reset(&k->core);
@@ -136,18 +133,13 @@ bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
     k->steps = s->core.steps_total;
     k->base = s->core.base;
     k->busy = true;
-    job->is_checkpoint = true;
+    job->kind = WRITE_CHECKPOINT;
     job->base_kept = s->core.base;
     for (uint32_t i = 0; i < s->core.deltas_count; i++)
         job->dids[job->dids_count++] = s->core.deltas[i].c.did;
     s->changes_saved = s->changes;
     s->saved_at = os_now();
-    if (s->jobs_last)
-        s->jobs_last->next = job;
-    else
-        s->jobs_first = job;
-    s->jobs_last = job;
-    CHECK(pthread_cond_broadcast(&s->changed) == 0);
+    duty_queue(s, job);
     return true;
 }
 
@@ -160,6 +152,7 @@ static void meta_set(const struct brg_site *s, struct tensors *t, const uint8_t 
     char text[64];
     struct checksum sum;
     checksum_init(&sum);
+    checksum_update(&sum, s->stage, s->elements * sizeof(float));
     checksum_update(&sum, k->vectors, vectors_count(s) * sizeof(float));
     checksum_update(&sum, counters, 8 * s->counters_count);
     checksum_update(&sum, k->core.data, k->core.bytes_count);
@@ -183,6 +176,7 @@ static enum brg_status write_file(struct brg_site *s, const struct tensors *t,
     if (fd < 0) return os_errno(e, errno, "opening", path);
     CHECK(header->bytes_count == t->data_offset);
     TRY(os_write_all(fd, header->data, header->bytes_count, path, e));
+    TRY(os_write_all(fd, s->stage, s->elements * sizeof(float), path, e));
     TRY(os_write_all(fd, k->vectors, vectors_count(s) * sizeof(float), path, e));
     TRY(os_write_all(fd, counters, 8 * s->counters_count, path, e));
     TRY(os_write_all(fd, k->core.data, k->core.bytes_count, path, e));
@@ -234,7 +228,6 @@ static enum brg_status verify(const struct brg_site *s, const struct tensors *t,
                               const char *path, struct err *e) {
     const struct tensor *x = NULL;
     TRY(find(t, "weights", TENSOR_F32, s->elements, &x, e));
-    TRY(find(t, "subtraction_base", TENSOR_F32, s->elements, &x, e));
     for (size_t i = 0; i < s->arrays_count; i++) {
         char name[80];
         snprintf(name, sizeof name, "array.%s", s->array_names[i]);
@@ -284,8 +277,8 @@ static enum brg_status restore(struct brg_site *s, const struct tensors *t, int 
     uint64_t at = t->data_offset;
     TRY(os_pread_all(fd, s->theta, s->elements * 4, at, path, e));
     at += s->elements * 4;
-    TRY(os_pread_all(fd, s->s, s->elements * 4, at, path, e));
-    at += s->elements * 4;
+    const struct tensor *old = tensors_find(t, "subtraction_base"); /* of versions before 0.3 */
+    if (old) at += old->bytes;
     for (size_t i = 0; i < s->arrays_count; at += s->arrays[i].count * 4, i++)
         TRY(array_put(s, i, fd, at, path, e));
     uint8_t counters[8 * SITE_COUNTERS_MAX];

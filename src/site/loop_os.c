@@ -60,7 +60,7 @@ int call_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *o
             site_tick(s); /* fewer samples are left now */
             break;
         }
-        if (site_duty(c) != SITE_DUTY_NONE || os_now() >= until) break; /* brg_sync has work */
+        if (duty_next(s) != SITE_DUTY_NONE || os_now() >= until) break; /* brg_sync has work */
         site_nap(s, until);
     }
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
@@ -92,6 +92,7 @@ int call_step(struct brg_site *s, uint64_t count, double loss, const char *skipp
     double lr = site_lr(&s->core);
     enum brg_status status = site_trained(&s->core, os_now(), count, loss, lr, skipped);
     if (status != BRG_E_USAGE) s->changes++;
+    s->stage_is_theta = false;
     site_tick(s);
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     if (status == BRG_E_USAGE) return fail(s, status, "brg_step: more samples than were taken");
@@ -125,7 +126,7 @@ static void checkpoint_maybe(struct brg_site *s, int changed) {
 int call_due(struct brg_site *s, int *out_due) {
     int due = 0;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    enum site_duty duty = site_duty(&s->core);
+    enum site_duty duty = duty_next(s);
     if (duty != SITE_DUTY_NONE) due |= BRG_DUE_WEIGHTS;
     /* A first checkpoint comes with the first change of the weights, which is about to happen. */
     if (s->core.loaded && checkpoint_due(s, due != 0, duty == SITE_DUTY_CUT))
@@ -164,7 +165,7 @@ int call_sync(struct brg_site *s, int *out_changed) {
     for (int i = 0; i < 4 && status == BRG_OK;
          i++) { /* a reset may be followed by a rebase, a cut */
         if (s->elsewhere && !(s->due & BRG_DUE_WEIGHTS)) break; /* the vector is not filled */
-        enum site_duty duty = site_duty(&s->core);
+        enum site_duty duty = duty_next(s);
         uint64_t before = s->changes;
         if (duty == SITE_DUTY_NONE) break;
         status = duty_run(s, duty, &changed, &e);
@@ -188,7 +189,7 @@ int call_checkpoint(struct brg_site *s) {
     struct write_job *job = mem_alloc(1, sizeof *job);
     job->waited_for = true;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    while (s->snap.busy) site_nap(s, TIME_NS_NEVER);
+    while (s->snap.busy || (s->stage_users > 0 && !s->stage_is_theta)) site_nap(s, TIME_NS_NEVER);
     enum brg_status status = BRG_E_MEMORY;
     if (local_checkpoint_begin(s, job)) {
         while (!job->done) site_nap(s, TIME_NS_NEVER);

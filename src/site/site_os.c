@@ -160,7 +160,7 @@ static void site_free(struct brg_site *s) {
     data_close(s->data);
     tensors_fini(&s->table);
     mem_free(s->theta_own);
-    mem_free(s->s);
+    mem_free(s->stage);
     mem_free(s->positions);
     mem_free(s->snap.vectors);
     buf_fini(&s->snap.core);
@@ -272,8 +272,8 @@ static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer
     s->move_user = t->move_user;
     s->theta = t->weights;
     if (!s->theta) s->theta = s->theta_own = try_mem_alloc(s->elements, sizeof(float));
-    s->s = try_mem_alloc(s->elements, sizeof(float));
-    if (!s->theta || !s->s)
+    s->stage = try_mem_alloc(s->elements, sizeof(float));
+    if (!s->theta || !s->stage)
         return err_set(e, BRG_E_MEMORY, "no memory for two vectors of %" PRIu64 " weights",
                        s->elements);
     return BRG_OK;
@@ -363,9 +363,11 @@ static void restore(struct brg_site *s) {
 static enum brg_status join_begin(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
     tensors_fini(&s->table);
     memset(&s->table, 0, sizeof s->table);
-    mem_free(s->s);
+    mem_free(s->stage);
     mem_free(s->theta_own);
-    s->s = s->theta_own = NULL;
+    s->stage = s->theta_own = NULL;
+    s->stage_users = 0;
+    s->stage_is_theta = s->shift_ready = false;
     TRY(trainer_take(s, t, e));
     core_begin(s);
     restore(s);
@@ -397,7 +399,7 @@ int call_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_n
             snprintf(s->why, sizeof s->why, "%s", s->core.stop_text);
             break;
         }
-        if (site_duty(&s->core) == SITE_DUTY_LOAD) {
+        if (duty_next(s) == SITE_DUTY_LOAD) {
             if (duty_run(s, SITE_DUTY_LOAD, &changed, &e) != BRG_OK)
                 log_line(LOG_WARN, "site", "load_failed", "text=\"%s\"", e.text);
             site_notes(s, &s->out.notes);
@@ -434,7 +436,7 @@ static bool close_politely(struct brg_site *s, time_ns until) {
     site_event(s, &(struct site_event){.kind = SITE_CLOSE});
     for (;;) {
         int changed = 0;
-        enum site_duty duty = site_duty(&s->core);
+        enum site_duty duty = duty_next(s);
         bool more = false;
         if (duty != SITE_DUTY_NONE && duty != SITE_DUTY_LOAD) {
             uint64_t before = s->changes;

@@ -31,9 +31,21 @@ enum line {
     LINES_COUNT
 }; /* a thread and a connection */
 
-struct write_job { /* a contribution's file, or a local checkpoint */
+enum write_kind {
+    WRITE_DELTA = 1, /* codes the stage's copy of the weights and writes a contribution's file */
+    WRITE_CHECKPOINT = 2,
+    WRITE_SHIFT = 3, /* puts what a rebase adds on the stage */
+    WRITE_RESET = 4, /* never queued: the training thread's own */
+};
+struct write_job { /* for the writer */
     struct write_job *next;
-    bool is_checkpoint;
+    enum write_kind kind;
+    enum codec codec;
+    uint64_t from, to; /* versions: rebased on; of a shift, rebased to */
+    uint32_t deltas_count;
+    struct site_delta
+        deltas[SITE_PENDING_MAX]; /* own contributions not in from; of a shift, in to */
+    bool still;                   /* a contribution of skips alone */
     struct id128 did;
     uint8_t *bytes; /* a contribution: header and payload */
     uint64_t bytes_count;
@@ -45,8 +57,8 @@ struct write_job { /* a contribution's file, or a local checkpoint */
     bool waited_for;
 };
 
-struct snapshot {   /* memory behind one checkpoint under way; one at a time */
-    float *vectors; /* theta, S, arrays */
+struct snapshot {   /* memory behind one checkpoint under way, beside the stage; one at a time */
+    float *vectors; /* arrays */
     struct buf core;
     uint64_t counters[SITE_COUNTERS_MAX];
     uint64_t steps, base;
@@ -95,7 +107,13 @@ struct brg_site {
     struct tensors table;
     struct hash tensors_hash;
     uint64_t elements;
-    float *theta, *s, *theta_own; /* theta_own: allocated here, or NULL */
+    float *theta, *theta_own; /* theta_own: allocated here, or NULL */
+    /* The stage: a copy of the weights while jobs read it, later what the next rebase adds to them. */
+    float *stage;
+    uint32_t stage_users; /* jobs that read or make it */
+    bool stage_is_theta;  /* the copy still equals the weights */
+    bool shift_ready;     /* of what: shift */
+    struct write_job shift;
     struct brg_array arrays[SITE_ARRAYS_MAX];
     char array_names[SITE_ARRAYS_MAX][64];
     void (*move_array)(void *user, size_t array, uint64_t at, uint64_t count, float *values,
@@ -177,7 +195,14 @@ enum brg_status local_checkpoint_write(struct brg_site *s, struct write_job *job
 enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) MUST_USE;
 void local_sweep(struct brg_site *s, const struct write_job *checkpoint); /* lock held */
 
-/* duty_os.c: what the training thread does to the weights; lock held */
+/* duty_os.c: what happens to the weights; lock held, but for the two of the writer */
+/* site_duty, where it can be done now; else NONE, and what it waits for is under way. */
+enum site_duty duty_next(struct brg_site *s);
+bool duty_stage(struct brg_site *s); /* the weights onto the stage, for a job; false: not now */
+void duty_queue(struct brg_site *s, struct write_job *job);
+void duty_give_up(struct brg_site *s, const struct err *why);
+enum brg_status duty_encode(struct brg_site *s, struct write_job *job, struct err *e) MUST_USE;
+enum brg_status duty_shift(struct brg_site *s, struct write_job *job, struct err *e) MUST_USE;
 enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e)
     MUST_USE;
 

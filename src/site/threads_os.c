@@ -258,29 +258,51 @@ static enum brg_status write_delta(struct brg_site *s, struct write_job *job) {
     return BRG_OK;
 }
 
+static void stage_done(struct brg_site *s) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    CHECK(s->stage_users > 0);
+    s->stage_users--;
+    CHECK(pthread_cond_broadcast(&s->changed) == 0);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+}
+
 static void run_job(struct brg_site *s, struct write_job *job) {
     struct err e = {0};
     struct site_event ev = {.kind = SITE_DELTA_STORED, .did = job->did};
-    if (job->is_checkpoint) {
+    if (job->kind == WRITE_SHIFT) {
+        job->status = duty_shift(s, job, &e);
+    } else if (job->kind == WRITE_CHECKPOINT) {
         FAULT("site.before_checkpoint");
         job->status = local_checkpoint_write(s, job, &e);
         FAULT("site.checkpointed");
         if (job->status != BRG_OK)
             log_line(LOG_ERROR, "site", "checkpoint_failed", "text=\"%s\"", e.text);
     } else {
-        ev.u.stored.blob = hash_of(job->bytes, job->bytes_count);
-        ev.u.stored.bytes = job->bytes_count;
-        FAULT("site.before_delta");
-        job->status = write_delta(s, job);
-        FAULT("site.delta_stored");
+        job->status = duty_encode(s, job, &e);
+        stage_done(s);
+        if (job->status == BRG_OK) {
+            ev.u.stored.blob = hash_of(job->bytes, job->bytes_count);
+            ev.u.stored.bytes = job->bytes_count;
+            FAULT("site.before_delta");
+            job->status = write_delta(s, job);
+            FAULT("site.delta_stored");
+        }
     }
+    if (job->kind != WRITE_DELTA) stage_done(s);
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    if (job->is_checkpoint) {
+    if (job->kind == WRITE_CHECKPOINT) {
         s->snap.busy = false;
         if (job->status == BRG_OK) local_sweep(s, job);
+    } else if (job->kind == WRITE_SHIFT) {
+        s->shift = *job;
+        s->shift_ready = job->status == BRG_OK;
+        if (job->status != BRG_OK && job->from == s->core.base) duty_give_up(s, &e);
     } else if (job->status == BRG_OK) {
         site_event(s, &ev);
+    } else if (!atomic_load(&s->stopping)) {
+        duty_give_up(s, &e);
     }
+    if (job->kind != WRITE_CHECKPOINT) site_notes(s, &s->out.notes);
     s->jobs_first = job->next;
     if (!s->jobs_first) s->jobs_last = NULL;
     job->done = true;

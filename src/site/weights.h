@@ -2,7 +2,8 @@
 /* weights.h - the arithmetic of a site's weights, chunk by chunk. Pure.
  *
  * Three vectors of P floats: theta (the trainer's own, "local"), S (the subtraction base: what local
- * was when the current segment began) and theta_v (the version rebased on; on disk).
+ * was when the current segment began) and theta_v (the version rebased on; on disk). S follows from files by
+ * (W2), so a site computes it chunk by chunk where it is needed and keeps it nowhere.
  *
  *   local = global + own work that is not merged yet                                          (W1)
  *   S     = theta_v - sum of d_dec over own contributions that are cut and not in theta_v      (W2)
