@@ -363,6 +363,116 @@ def test_contribution_and_its_faults():
     check("rejected ones are counted", audit["rejected"] >= 3, audit)
 
 
+def poisons():
+    """name -> (what the refusal's reason names, change of the file's bytes, change of the message)."""
+    def last(x):
+        return lambda data, m: data[:-4] + struct.pack("<f", x)
+
+    def header(at, fmt, value):
+        return lambda data, m: data[:at] + struct.pack(fmt, value) + data[at + struct.calcsize(fmt):]
+
+    same = lambda data, m: data  # noqa: E731
+    return {
+        "NaN": ("finite", last(float("nan")), {}),
+        "Inf": ("finite", last(float("inf")), {}),
+        "-Inf": ("finite", last(float("-inf")), {}),
+        "one weight of 1e30": ("AdamW", last(1e30), {}),
+        "a norm of 1e30": ("AdamW", lambda data, m: data[:128] + struct.pack("<f", 1e30) * m["elements"], {}),
+        "wrong shape": ("elements", same, {"elements": lambda m: m["elements"] + 1}),
+        "wrong shape inside": ("elements", header(16, "<Q", 77), {}),
+        "truncated": ("bytes", lambda data, m: data[:-8], {"bytes": lambda m: m["bytes"] - 8}),
+        "too long": ("bytes", lambda data, m: data + bytes(8), {"bytes": lambda m: m["bytes"] + 8}),
+        "another codec": ("codec", same, {"codec": lambda m: 2}),
+        "no codec": ("codec", same, {"codec": lambda m: 99}),
+        "another base inside": ("base", header(24, "<Q", 99), {}),
+        "cut from other weights": ("weights", lambda data, m: data[:64] + bytes(32) + data[96:], {}),
+        "another's name inside": ("did", lambda data, m: data[:48] + bytes(16) + data[64:], {}),
+        "no delta at all": ("BRGDELT1", lambda data, m: bytes(len(data)), {}),
+        "more tokens than trained": ("tokens", same, {"tokens": lambda m: m["tokens"] + 16}),
+    }
+
+
+def test_one_bad_site_is_told_why_and_harms_nobody():
+    """A good site has handed in; another sends one bad contribution after the other into the same round. Each is refused
+    with a reason that names what is wrong, its positions come back, and the round goes on as if nothing had been."""
+    path = make_run("poison", "--set", "outer.grace=10m", "--set", "outer.quorum=2", "--set", "lease.ttl=10m")
+    hub = Hub(path)
+    try:
+        good, bad = FakeSite(hub, "good"), FakeSite(hub, "bad")
+        good.join()
+        bad.join()
+        bad.lease()  # a live site that holds work: the round waits for it
+        status, a, message = good.hand_in()
+        check("the good one is staged", status == 200 and a["outcome"] == "staged", a)
+        kept = bad.leases.pop()
+        data, m = bad.delta(kept)
+        replayed = None
+        for name, (word, change, fields) in poisons().items():
+            lease = kept
+            if lease is None:
+                status, a = bad.lease()
+                check(f"{name}: its positions can be leased again", status == 200 and a["granted"], a)
+                lease = bad.leases.pop()
+            kept = None
+            data, m = bad.delta(lease)
+            data = change(data, m)
+            for key, value in fields.items():
+                m[key] = value(m)
+            m["blob"] = hashlib.sha256(data).hexdigest()
+            bad.put(m["did"], data)
+            status, a = bad.send("commit", **m)
+            check(f"{name}: refused", status == 200 and a["outcome"] == "rejected", (status, a))
+            check(f"{name}: with the reason", word in a["reason"], a)
+            status, a = bad.send("commit", **m)
+            check(f"{name}: and again when it is replayed", status == 200 and a["outcome"] == "rejected", a)
+            counts = hub.get("/v1/status")["counts"]
+            check(f"{name}: positions returned", counts["leased"] == 0 and counts["merged"] == 0, counts)
+            check(f"{name}: the good one stays", counts["staged"] == 8, counts)
+        status, a = good.send("outcome", did=message["did"])
+        check("still staged", a["outcome"] == "staged", a)
+        check("no version was made of it", hub.get("/v1/run")["head"] == 0)
+        status, a, replayed = bad.hand_in()
+        check("a good one of the same site is taken", status == 200 and a["outcome"] in ("staged", "merged"), a)
+        wait("the round", lambda: hub.get("/v1/status")["head"] == 1)
+        rounds = hub.get("/v1/rounds?from=1")["rounds"]
+        check("of both sites", rounds[0]["sites"] == 2 and rounds[0]["parts"] == 2, rounds)
+        status, a = bad.send("commit", **replayed)
+        check("a replay is not merged twice", status == 200 and a["outcome"] == "merged" and a["version"] == 1, a)
+        bad.lease()
+        data, m = bad.delta(bad.leases[-1])
+        other = {**m, "did": os.urandom(16).hex(), "parts": replayed["parts"]}
+        bad.put(other["did"], data)
+        status, a = bad.send("commit", **other)
+        check("merged positions under a new name", status == 200 and a["outcome"] == "rejected" and a["reason"], a)
+    finally:
+        hub.stop()
+    audit = prove(path)
+    check("all are in the books", audit["rejected"] == len(poisons()) + 1, audit)
+
+
+def test_an_old_contribution_is_refused():
+    """What was cut from weights that others have left behind twice is refused, its positions come back."""
+    path = make_run("old", "--set", "outer.staleness_max=1", "--set", "outer.grace=0s", "--set", "lease.ttl=10m")
+    hub = Hub(path)
+    try:
+        slow, fast = FakeSite(hub, "slow"), FakeSite(hub, "fast")
+        slow.join()
+        fast.join()
+        slow.lease()
+        data, m = slow.delta(slow.leases.pop())
+        for version in (1, 2):
+            fast.hand_in()
+            wait("a version", lambda v=version: hub.get("/v1/status")["head"] >= v)
+        slow.put(m["did"], data)
+        status, a = slow.send("commit", **m)
+        check("too old", status == 200 and a["outcome"] == "rejected" and a["reason"], a)
+        counts = hub.get("/v1/status")["counts"]
+        check("its positions come back", counts["leased"] == 0, counts)
+    finally:
+        hub.stop()
+    prove(path)
+
+
 def complete(hub, site, seconds=60):
     """Hands in until the run is complete."""
     until = time.monotonic() + seconds
