@@ -336,6 +336,7 @@ help:
 	@echo "make bench-order | bench-hub | bench-outer | bench-matmul  [ARGS=...]  figures, against what is promised"
 	@echo "make bench-tokenizer  MB/s of Qwen3's vocabulary on one core, beside Hugging Face's library (npm)"
 	@echo "make bench-mpi        two ranks beside one process [ARGS='--rounds 5']"
+	@echo "make bench-merge [ARGS='--millions 60']  the merge of three int4 contributions, of the stream rate"
 	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"

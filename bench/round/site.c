@@ -7,7 +7,8 @@
  *
  * A step takes X ms from its begin to its end; within it a slice of the weights moves, so that contributions
  * are real. Everything else in the loop is what Beringia costs: for each round, from one rebase to the next,
- *   exposed = wall - steps * X        cut, rebase: the parts of it in the two calls that touch the weights
+ *   exposed = wall - time in steps    cut, rebase: the parts of it in the two calls that touch the weights
+ *   overrun = time in steps - steps * X    what a busy machine adds to a sleep; no part of exposed
  *   delay = steps between a cut and the rebase on the version that has it
  * are printed as one line of JSON. --blocking: the trainer waits from each cut to its rebase. */
 #include <inttypes.h>
@@ -31,7 +32,7 @@ struct bench {
     struct brg_site *site;
     uint64_t random, steps; /* of all rounds */
     /* of this round */
-    double began, cut_s, rebase_s, idle_s, cut_at;
+    double began, stepped_s, cut_s, rebase_s, idle_s, cut_at;
     uint64_t first_step, cut_step;
 };
 
@@ -78,7 +79,7 @@ static int make(struct bench *b) {
 
 /* A slice moves by an AdamW-like amount; a vector's worth of work in SLICES steps. */
 static void step(struct bench *b) {
-    double until = now() + b->step_s;
+    double begun = now(), until = begun + b->step_s;
     float *theta = brg_weights(b->site);
     uint64_t from = b->elements * (b->steps % SLICES) / SLICES;
     uint64_t to = b->elements * (b->steps % SLICES + 1) / SLICES;
@@ -88,22 +89,24 @@ static void step(struct bench *b) {
     }
     (void)noise(b, 1);
     sleep_until(until);
+    b->stepped_s += now() - begun;
     b->steps++;
 }
 
 static void round_begin(struct bench *b) {
     b->began = now();
     b->first_step = b->steps;
-    b->cut_s = b->rebase_s = b->idle_s = b->cut_at = 0;
+    b->stepped_s = b->cut_s = b->rebase_s = b->idle_s = b->cut_at = 0;
 }
 
 static void round_end(struct bench *b, const struct brg_figures *f) {
     double wall = now() - b->began;
     uint64_t steps = b->steps - b->first_step;
     printf("{\"version\":%" PRIu64 ",\"wall_s\":%.3f,\"steps\":%" PRIu64
-           ",\"exposed_s\":%.3f,\"cut_s\":%.3f,\"rebase_s\":%.3f,\"idle_s\":%.3f,"
+           ",\"exposed_s\":%.3f,\"overrun_s\":%.3f,\"cut_s\":%.3f,\"rebase_s\":%.3f,\"idle_s\":%.3f,"
            "\"delay_steps\":%" PRIu64 ",\"delay_s\":%.3f}\n",
-           f->version, wall, steps, wall - (double)steps * b->step_s, b->cut_s, b->rebase_s,
+           f->version, wall, steps, wall - b->stepped_s,
+           b->stepped_s - (double)steps * b->step_s, b->cut_s, b->rebase_s,
            b->idle_s, b->steps - b->cut_step, now() - b->cut_at);
     (void)fflush(stdout);
     if (b->rounds > 0) b->rounds--;

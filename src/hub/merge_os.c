@@ -121,10 +121,8 @@ struct slot {
 struct worker { /* what a thread needs for itself */
     struct merge *g;
     pthread_t thread;
-    float *tiles;   /* [parts * CODEC_UNIT], decoded */
     float *scratch; /* [2 * piece], for the update */
-    float sums[OUTER_TILE];
-    const float **pointers; /* [parts] */
+    struct outer_room room;
 };
 
 struct merge {
@@ -170,9 +168,8 @@ static void merge_fini(struct merge *g) {
     for (size_t i = 0; g->sources != NULL && i < parts; i++) source_fini(&g->sources[i]);
     for (size_t i = 0; i < SLOTS_MAX; i++) slot_fini(&g->slots[i], parts);
     for (size_t i = 0; i < THREADS_MAX; i++) {
-        mem_free(g->workers[i].tiles);
+        outer_room_fini(&g->workers[i].room);
         mem_free(g->workers[i].scratch);
-        mem_free(g->workers[i].pointers);
     }
     mem_free(g->sources);
     mem_free(g->parts);
@@ -256,9 +253,8 @@ static void reserve(struct merge *g) {
     for (unsigned k = 0; k < g->workers_count; k++) {
         struct worker *w = &g->workers[k];
         w->g = g;
-        w->tiles = mem_alloc(parts * CODEC_UNIT + 1, sizeof(float));
+        outer_room_init(&w->room, parts);
         w->scratch = mem_alloc(2 * g->piece, sizeof(float));
-        w->pointers = mem_alloc(parts + 1, sizeof *w->pointers);
     }
 }
 
@@ -315,7 +311,7 @@ static enum brg_status piece_step(struct worker *w, struct slot *s, uint64_t at,
     memcpy(s->theta, s->parent, 4 * s->n);
     enum brg_status st = outer_merge_coded(&g->outer, s->theta, s->m,
                                            (const uint8_t *const *)s->coded, g->codecs, s->n,
-                                           w->tiles, w->pointers, w->sums, &bad);
+                                           &w->room, &bad);
     if (st != BRG_OK) {
         *out_bad = (int)bad;
         return err_set(e, st, "delta: before element %llu stands what its codec never writes",

@@ -61,6 +61,10 @@ void int4_encode(const float *x, size_t n, uint8_t *out);
 bool int4_good(const uint8_t *in, size_t n);
 void int4_decode(const uint8_t *in, size_t n, float *out);
 
+/* sum[i] += w * decoded[i] over whole blocks of a good payload, each operation rounded as in a decoding and a
+ * weighted addition; only where CODEC_WIDE_HERE(). */
+void int4_add_wide(const uint8_t *in, size_t blocks, float w, float *sum);
+
 uint64_t topk_bytes(uint64_t n);
 void topk_encode(const float *x, size_t n, uint8_t *out);
 bool topk_good(const uint8_t *in, size_t n);

@@ -38,7 +38,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "outer/outer.h"
+#include "outer/codec_parts.h"
 
 /* A tile of sums stays in the first-level cache while the parts stream past it. */
 enum { TILE = OUTER_TILE };
@@ -172,19 +172,27 @@ static void add_weighted(float *restrict sum, const float *restrict d, float w, 
     }
 }
 
-static void step_fresh(float *restrict theta, float *restrict m, const float *restrict sum,
-                       float eta, float mu, float kappa, size_t n) {
-    if (n == TILE) {
-        for (size_t i = 0; i < TILE; i++) {
-            m[i] = mu * m[i] + sum[i];
-            theta[i] -= eta * (sum[i] + kappa * m[i]);
-        }
-    } else {
-        for (size_t i = 0; i < n; i++) {
-            m[i] = mu * m[i] + sum[i];
-            theta[i] -= eta * (sum[i] + kappa * m[i]);
-        }
+CODEC_INLINE void step_body(float *restrict theta, float *restrict m, const float *restrict sum,
+                            float eta, float mu, float kappa, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        m[i] = mu * m[i] + sum[i];
+        theta[i] -= eta * (sum[i] + kappa * m[i]);
     }
+}
+
+CODEC_WIDE static void step_tile_wide(float *theta, float *m, const float *sum, float eta, float mu,
+                                      float kappa) {
+    step_body(theta, m, sum, eta, mu, kappa, TILE);
+}
+
+static void step_fresh(float *theta, float *m, const float *sum, float eta, float mu, float kappa,
+                       size_t n) {
+    if (n == TILE && CODEC_WIDE_HERE())
+        step_tile_wide(theta, m, sum, eta, mu, kappa);
+    else if (n == TILE)
+        step_body(theta, m, sum, eta, mu, kappa, TILE);
+    else
+        step_body(theta, m, sum, eta, mu, kappa, n);
 }
 
 static void step_late(float *restrict theta, const float *restrict sum, float eta, size_t n) {
@@ -196,55 +204,86 @@ static void step_late(float *restrict theta, const float *restrict sum, float et
 }
 
 /* Fills sums[TILE] with the weighted sum of the fresh or of the late parts. A part of weight zero is no
- * contribution; false where nothing contributes. */
-static bool sum_parts(const struct outer_merge *g, const float *const *delta, size_t at, size_t n,
-                      bool late, float *sums) {
+ * contribution; false where nothing contributes. A part without decoded floats is added from its int4
+ * payload, which begins at the unit that the tile is in. */
+static bool sum_parts(const struct outer_merge *g, const float *const *delta,
+                      const uint8_t *const *int4, size_t at, size_t n, bool late, float *sums) {
     bool any = false;
     for (size_t i = 0; i < g->parts_count; i++) {
         if (g->parts[i].late != late || !(g->weight[i] > 0)) continue;
         if (!any) memset(sums, 0, TILE * sizeof *sums);
         any = true;
-        add_weighted(sums, delta[i] + at, (float)g->weight[i], n);
+        if (delta[i] != NULL)
+            add_weighted(sums, delta[i] + at, (float)g->weight[i], n);
+        else
+            int4_add_wide(int4[i] + codec_bytes(CODEC_INT4, at), n / CODEC_INT4_BLOCK,
+                          (float)g->weight[i], sums);
     }
     return any;
 }
 
 static void merge_tiles(const struct outer_merge *g, float *theta, float *m,
-                        const float *const *delta, size_t n, float *sums) {
+                        const float *const *delta, const uint8_t *const *int4, size_t n,
+                        float *sums) {
     float eta = (float)g->params.eta_r, mu = (float)g->params.mu_r,
           kappa = (float)g->params.kappa_r;
     for (size_t at = 0; at < n; at += TILE) {
         size_t count = n - at < TILE ? n - at : TILE;
-        if (sum_parts(g, delta, at, count, false, sums))
+        if (sum_parts(g, delta, int4, at, count, false, sums))
             step_fresh(theta + at, m + at, sums, eta, mu, kappa, count);
-        if (sum_parts(g, delta, at, count, true, sums)) step_late(theta + at, sums, eta, count);
+        if (sum_parts(g, delta, int4, at, count, true, sums))
+            step_late(theta + at, sums, eta, count);
     }
 }
 
 void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const float *const *delta,
                        size_t n) {
     CHECK(n <= OUTER_CHUNK); /* O3: a chunk never decides how many tiles there may be */
-    merge_tiles(g, theta, m, delta, n, g->scratch);
+    merge_tiles(g, theta, m, delta, NULL, n, g->scratch);
+}
+
+/* Opens one unit of one part: to floats, or, where it can be added as it is, to its place. */
+static enum brg_status unit_open(enum codec c, const uint8_t *coded, size_t n, float *scratch,
+                                 const float **out_delta, const uint8_t **out_int4) {
+    *out_int4 = coded;
+    *out_delta = NULL;
+    if (c == CODEC_INT4 && n == CODEC_UNIT && CODEC_WIDE_HERE())
+        return int4_good(coded, n) ? BRG_OK : BRG_E_CORRUPT;
+    *out_delta = scratch;
+    return codec_decode(c, coded, n, scratch);
 }
 
 enum brg_status outer_merge_coded(const struct outer_merge *g, float *theta, float *m,
                                   const uint8_t *const *coded, const enum codec *codecs, size_t n,
-                                  float *scratch, const float **delta, float *sums,
-                                  size_t *out_bad_part) {
+                                  struct outer_room *room, size_t *out_bad_part) {
     static_assert(CODEC_UNIT % TILE == 0, "whole tiles in a unit");
-    for (size_t i = 0; i < g->parts_count; i++) delta[i] = scratch + i * CODEC_UNIT;
+    static_assert(TILE % CODEC_INT4_BLOCK == 0, "whole blocks in a tile");
     for (size_t at = 0; at < n; at += CODEC_UNIT) {
         size_t count = n - at < CODEC_UNIT ? n - at : CODEC_UNIT;
         for (size_t i = 0; i < g->parts_count; i++) {
-            enum brg_status s = codec_decode(codecs[i], coded[i] + codec_bytes(codecs[i], at),
-                                             count, scratch + i * CODEC_UNIT);
+            enum brg_status s = unit_open(codecs[i], coded[i] + codec_bytes(codecs[i], at), count,
+                                          room->tiles + i * CODEC_UNIT, &room->delta[i],
+                                          &room->int4[i]);
             if (s == BRG_OK) continue;
             *out_bad_part = i;
             return s;
         }
-        merge_tiles(g, theta + at, m + at, delta, count, sums);
+        merge_tiles(g, theta + at, m + at, room->delta, room->int4, count, room->sums);
     }
     return BRG_OK;
+}
+
+void outer_room_init(struct outer_room *r, size_t parts) {
+    r->tiles = mem_alloc(parts * CODEC_UNIT + 1, sizeof *r->tiles);
+    r->delta = mem_alloc(parts + 1, sizeof *r->delta);
+    r->int4 = mem_alloc(parts + 1, sizeof *r->int4);
+}
+
+void outer_room_fini(struct outer_room *r) {
+    mem_free(r->tiles);
+    mem_free(r->delta);
+    mem_free(r->int4);
+    *r = (struct outer_room){0};
 }
 
 /* ---- Checks before acceptance -------------------------------------------------------------------

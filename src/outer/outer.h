@@ -110,15 +110,21 @@ void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const floa
                        size_t n);
 
 /* The same from coded deltas: coded[i] is part i's payload of these n elements (n a multiple of CODEC_UNIT
- * except at the end), decoded tile by tile into scratch[count * CODEC_UNIT], so that the floats of a delta
- * never leave the first-level cache. E_CORRUPT, *out_bad_part: this payload is none; theta and m are then
- * half done and of no use. Threads may share g where each brings its own scratch, pointers[count] and
- * sums[OUTER_TILE]. */
+ * except at the end). They are opened tile by tile, so that the floats of a delta never leave the
+ * first-level cache; the bits are those of decoding first. E_CORRUPT, *out_bad_part: this payload is none;
+ * theta and m are then half done and of no use. Threads may share g where each brings a room of its own. */
 enum { OUTER_TILE = 1024 };
+struct outer_room { /* one thread's */
+    float *tiles;
+    const float **delta;
+    const uint8_t **int4;
+    float sums[OUTER_TILE];
+};
+void outer_room_init(struct outer_room *r, size_t parts);
+void outer_room_fini(struct outer_room *r);
 enum brg_status outer_merge_coded(const struct outer_merge *g, float *theta, float *m,
                                   const uint8_t *const *coded, const enum codec *codecs, size_t n,
-                                  float *scratch, const float **pointers, float *sums,
-                                  size_t *out_bad_part) MUST_USE;
+                                  struct outer_room *room, size_t *out_bad_part) MUST_USE;
 
 /* ---- The way back: a version as an update on its parent (down.c has the equations) ------------- */
 /* theta: in theta*, out theta_{v+1}; e: n bf16, in e_v, out e_{v+1}; out[codec_bytes(c, n)]: the update's
