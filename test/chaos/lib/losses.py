@@ -64,6 +64,10 @@ def notes(path):
                 yield t - OFFSET, m[3], dict(re.findall(r"(\w+)=(\S+)", m[4]))
 
 
+# A log's stamps are cut to milliseconds: a process's first lines can seem older than the process.
+STAMP_STEP = 0.005
+
+
 class Owed:
     """Samples of a site, over its processes: trained in all, as a local checkpoint counts them, and staged."""
 
@@ -126,12 +130,12 @@ class Losses:
         owed, handed = Owed(), {}
         at = 0
         for t, event, fields in notes(s.log):
-            while at + 1 < len(lives) and t >= lives[at + 1][0]:
+            while at + 1 < len(lives) and t + STAMP_STEP >= lives[at + 1][0]:
                 owed.ends(trained[at], lives[at][1])
                 at += 1
             if event == "restored":
                 kept = owed.goes_on(float(fields["steps"]) * self.batch)
-                self.add(s.name, owed.ended, "killed", kept / self.speed)
+                self.add(s.name, owed.ended or t, "killed", kept / self.speed)
             elif event == "joined":
                 self.add(s.name, owed.ended or t, "killed", owed.begins_afresh() / self.speed)
             elif event == "weights_reset":
