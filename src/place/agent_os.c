@@ -67,7 +67,7 @@ static enum brg_status path_fix(const char *site_file, char *path, struct err *e
     path_of(site_file, path, full);
     if (strlen(full) >= SITE_PATH_MAX)
         return err_set(e, BRG_E_CONFIG, "%s: the path %.100s is too long", site_file, path);
-    (void)snprintf(path, SITE_PATH_MAX, "%s", full);
+    memcpy(path, full, strlen(full) + 1);
     return BRG_OK;
 }
 
