@@ -326,7 +326,7 @@ static bool claim(struct courier *c, const char *name) {
     CHECK(pthread_mutex_lock(&c->mutex) == 0);
     bool room = q->count < QUEUE_MAX;
     if (room && rename(from, to) == 0) {
-        (void)snprintf(q->names[(q->first + q->count) % QUEUE_MAX], NAME_MAX_BYTES, "%s", name);
+        (void)snprintf(q->names[(q->first + q->count) % QUEUE_MAX], NAME_MAX_BYTES, "%.47s", name);
         q->count++;
         pthread_cond_signal(&q->filled);
     }
