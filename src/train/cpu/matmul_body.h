@@ -12,12 +12,19 @@
 
 enum { NR = 2 * LANES, MR = LANES == 16 ? 12 : 6 };
 
+/* Not where each load is checked: the compiler would be minutes over one file. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL_STEPS
+#else
+#define UNROLL_STEPS _Pragma("GCC unroll 4")
+#endif
+
 /* acc = sum over p < k of a[i*rs + p*cs] * b[p*ldb + j]. Reads MR rows of a and NR columns of b. */
 FORCE_INLINE void micro(size_t k, const float *a, size_t rs, size_t cs, const float *b, size_t ldb,
                         vf acc[MR][2]) {
 #pragma GCC unroll 12
     for (size_t i = 0; i < MR; i++) acc[i][0] = acc[i][1] = vset(0.0f);
-#pragma GCC unroll 4
+    UNROLL_STEPS
     for (size_t p = 0; p < k; p++) {
         vf b0 = vload(b), b1 = vload(b + LANES);
 #pragma GCC unroll 12
