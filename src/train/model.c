@@ -26,6 +26,10 @@ static enum brg_status get_count(const struct fields *f, const char *key, uint32
         if (missing == 0)
             return err_set(f->e, BRG_E_MODEL, "%s: field %s is missing: add it (a whole number)",
                            f->path, key);
+        if (missing > max) /* it follows from other fields, and those are too large */
+            return err_set(f->e, BRG_E_MODEL,
+                           "%s: field %s is missing, and %u is too large for it: add it", f->path,
+                           key, missing);
         *out = missing;
         return BRG_OK;
     }

@@ -54,6 +54,10 @@ TEST(train_config_refuses_with_file_and_field) {
         {"{\"model_type\":\"qwen3\",\"vocab_size\":9,\"hidden_size\":8,\"intermediate_size\":8,"
          "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":3}",
          "num_key_value_heads"},
+        {"{\"model_type\":\"qwen3\",\"vocab_size\":30,\"hidden_size\":88824,\"intermediate_size\":"
+         "8,"
+         "\"num_hidden_layers\":1,\"num_attention_heads\":1}",
+         "head_dim"}, /* what follows from others is bounded too */
         {"{\"model_type\":\"qwen3\",\"vocab_size\":1e3}", "vocab_size"},
         {"{\"model_type\":\"qwen3\",\"vocab_size\":99999999999}", "vocab_size"},
     };
