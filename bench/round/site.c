@@ -102,12 +102,12 @@ static void round_begin(struct bench *b) {
 static void round_end(struct bench *b, const struct brg_figures *f) {
     double wall = now() - b->began;
     uint64_t steps = b->steps - b->first_step;
-    printf("{\"version\":%" PRIu64 ",\"wall_s\":%.3f,\"steps\":%" PRIu64
-           ",\"exposed_s\":%.3f,\"overrun_s\":%.3f,\"cut_s\":%.3f,\"rebase_s\":%.3f,\"idle_s\":%.3f,"
-           "\"delay_steps\":%" PRIu64 ",\"delay_s\":%.3f}\n",
-           f->version, wall, steps, wall - b->stepped_s,
-           b->stepped_s - (double)steps * b->step_s, b->cut_s, b->rebase_s,
-           b->idle_s, b->steps - b->cut_step, now() - b->cut_at);
+    printf(
+        "{\"version\":%" PRIu64 ",\"wall_s\":%.3f,\"steps\":%" PRIu64
+        ",\"exposed_s\":%.3f,\"overrun_s\":%.3f,\"cut_s\":%.3f,\"rebase_s\":%.3f,\"idle_s\":%.3f,"
+        "\"delay_steps\":%" PRIu64 ",\"delay_s\":%.3f}\n",
+        f->version, wall, steps, wall - b->stepped_s, b->stepped_s - (double)steps * b->step_s,
+        b->cut_s, b->rebase_s, b->idle_s, b->steps - b->cut_step, now() - b->cut_at);
     (void)fflush(stdout);
     if (b->rounds > 0) b->rounds--;
     round_begin(b);
