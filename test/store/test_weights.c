@@ -154,7 +154,7 @@ TEST(index_X1_X2_comes_back_as_it_was_written) {
     assert_non_null(strstr(buf_cstr(&b), "\"total_size\": 12345"));
     assert_int_equal(tensor_index_parse(b.data, b.bytes_count, "f", &y, &e), BRG_OK);
     for (int i = 0; i < 500; i++) {
-        char name[8], file[32];
+        char name[16], file[40];
         snprintf(name, sizeof name, "t%03d", i);
         snprintf(file, sizeof file, "model-%d.safetensors", i % 7);
         const struct tensor_place *p = tensor_index_find(&y, name);
