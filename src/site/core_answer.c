@@ -123,7 +123,10 @@ static void join_leases(struct site_core *c, const struct wire_join_answer *a, s
         if (l->give_back) {
             core_lease_drop(c, l, "given back", notes);
         } else if (!v || v->verdict == LEASE_GONE || v->keep < l->taken) {
-            if (l->cut > 0) continue; /* the question above decides */
+            if (l->cut > 0) { /* the question above decides */
+                l->in_doubt = true;
+                continue;
+            }
             uint64_t worked = l->done;
             core_lease_drop(c, l, "the hub gave it to somebody else", notes);
             if (!MUTANT(ALONE_KEEPS_LOST) || !c->alone) continue;
