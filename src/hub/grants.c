@@ -196,6 +196,20 @@ static bool lease_again(struct hub *h, uint32_t site, uint64_t req) {
     return true;
 }
 
+/* A site that asks while it holds as many leases as it may, some of them lapsed, does not know those: it
+ * would have kept them. So it is after a hub was restored, and its newer copy found. They would stand in
+ * its way for ever, since a site's own leases are never reclaimed for its own need. */
+static void reclaim_forgotten(struct hub *h, uint32_t site) {
+    const struct lease *a = ledger_site_first(h->ledger, site);
+    if (ledger_site_leases(h->ledger, site) < WIRE_LEASES_MAX) return;
+    while (a) {
+        uint64_t tok = a->tok;
+        bool lapsed = a->deadline <= h->now;
+        a = a->site_next;
+        if (lapsed) reclaim(h, tok, RECLAIM_LAPSED, 0);
+    }
+}
+
 static bool lease_refused(struct hub *h, uint32_t site, uint64_t base) {
     const struct hub_version *v = hub_version_of(h, base);
     if (base >= h->versions_next) {
@@ -220,6 +234,7 @@ static bool lease_refused(struct hub *h, uint32_t site, uint64_t base) {
     }
     h->sites[site].base = base;
     h->sites[site].ready = v && v->on_branch;
+    reclaim_forgotten(h, site);
     if (h->draining || !h->sites[site].ready ||
         ledger_site_leases(h->ledger, site) >= WIRE_LEASES_MAX) {
         answer_wait(h, h->s.heartbeat_ns);
