@@ -70,9 +70,6 @@ struct site_lease {
     struct id128 cut_did;
     bool shrink;    /* SHRINK_OK is to be sent for w.count */
     bool give_back; /* RETURN is to be sent; the lease is not used any more */
-    bool
-        in_doubt; /* gone at the hub, by the JOIN; what became of its cut part is still asked: nothing
-                       more of it is trained */
 };
 
 enum site_delta_state {

@@ -123,8 +123,9 @@ static void join_leases(struct site_core *c, const struct wire_join_answer *a, s
         if (l->give_back) {
             core_lease_drop(c, l, "given back", notes);
         } else if (!v || v->verdict == LEASE_GONE || v->keep < l->taken) {
-            if (l->cut > 0) { /* the question above decides */
-                l->in_doubt = true;
+            if (l->cut >
+                0) { /* the question above decides; nothing more of it is trained meanwhile */
+                core_lease_trim(l, l->taken);
                 continue;
             }
             uint64_t worked = l->done;

@@ -14,14 +14,10 @@
 #include "base/mutant.h"
 #include "site/core.h"
 
-static bool usable(const struct site_lease *l) {
-    return !l->give_back && !l->in_doubt;
-}
-
 uint64_t site_available(const struct site_core *c) {
     uint64_t n = 0;
     for (uint32_t i = 0; i < c->leases_count; i++)
-        if (usable(&c->leases[i])) n += c->leases[i].w.count - c->leases[i].taken;
+        if (!c->leases[i].give_back) n += c->leases[i].w.count - c->leases[i].taken;
     return n;
 }
 
@@ -53,7 +49,7 @@ uint64_t site_take(struct site_core *c, uint64_t n, struct site_position *out) {
     uint64_t got = 0;
     for (uint32_t i = 0; i < c->leases_count && got < n; i++) {
         struct site_lease *l = &c->leases[i];
-        while (usable(l) && l->taken < l->w.count && got < n)
+        while (!l->give_back && l->taken < l->w.count && got < n)
             out[got++] = position_at(&l->w, l->taken++);
         if (MUTANT(DONE_AT_FETCH)) l->done = l->taken; /* and again at the step */
     }
@@ -349,8 +345,8 @@ void site_check(const struct site_core *c) {
         CHECK(l->taken <= l->w.count);
         CHECK(!seen_undone || l->done == 0); /* T1 */
         CHECK(!seen_untaken || l->taken == 0);
-        seen_undone |= usable(l) && l->done < l->w.count;
-        seen_untaken |= usable(l) && l->taken < l->w.count;
+        seen_undone |= l->done < l->w.count;
+        seen_untaken |= l->taken < l->w.count;
         flying += l->taken - l->done;
         worked += l->done - l->cut;
         waiting += l->cut > 0;

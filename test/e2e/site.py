@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 280
+# timeout: 600
 """Sites as real processes with a real hub and a tiny model. What goes wrong: a site is killed between its
 hand-ins, told to stop, loses its hub for a while or never had one, gets a twin, finds its checkpoint damaged, or
 holds other data. What must hold each time: training goes on or ends with the right exit status and a sentence, and
