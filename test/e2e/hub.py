@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import time
+import traceback
 import urllib.error
 import urllib.request
 
@@ -680,30 +681,29 @@ def test_full_disk():
         subprocess.run(["umount", small], check=False)
 
 
-def main():
-    global DATA
-    DATA = make_data()
-    failed = 0
-    wanted = os.environ.get("T", "")
-    tests = {k: v for k, v in globals().items() if k.startswith("test_")}
+def run_tests(module, prefix):
+    """Each function test_NAME of `module` (its globals()), told as PREFIX_NAME; the environment's T chooses by a part of the name,
+    and where it is in none of them (it then meant the file) all run. Returns the exit status."""
+    failed, wanted = 0, os.environ.get("T", "")
+    tests = {k: v for k, v in module.items() if k.startswith("test_")}
     if not any(wanted in k for k in tests):
         wanted = ""
     for name, body in tests.items():
         if wanted not in name:
             continue
+        began, told = time.monotonic(), f"{prefix}_{name[5:]}"
         try:
-            began = time.monotonic()
             body()
-            print(f"ok hub_{name[5:]} ({1000 * (time.monotonic() - began):.0f} ms)", flush=True)
+            print(f"ok {told} ({1000 * (time.monotonic() - began):.0f} ms)", flush=True)
         except Skip as why:
-            print(f"skip hub_{name[5:]}: {why}", flush=True)
+            print(f"skip {told}: {why}", flush=True)
         except Exception as why:  # pylint: disable=broad-except
             failed += 1
-            import traceback
             traceback.print_exc(limit=4)
-            print(f"FAIL hub_{name[5:]}: {why}", flush=True)
+            print(f"FAIL {told}: {why}", flush=True)
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    DATA = make_data()
+    sys.exit(run_tests(globals(), "hub"))

@@ -17,16 +17,14 @@ import signal
 import struct
 import subprocess
 import sys
-import time
-import traceback
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
+from scenarios import run_scenarios  # noqa: E402
 
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
 SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-mpi-e2e"
-ONLY = os.environ.get("T", "")
 LONG = os.environ.get("LONG") == "1"
 MODEL = os.path.join(ROOT, "share", "models", "tiny.json")
 KILLED = 128 + signal.SIGKILL
@@ -293,49 +291,13 @@ def mpi_e2e_a_site_loses_a_rank_and_goes_on():
     return c
 
 
-SCENARIOS = [v for k, v in list(globals().items()) if k.startswith("mpi_")]
-
-
-def main():
-    failed = 0
-    missing = "mpirun is not there" if not shutil.which("mpirun") else None
+def missing():
+    if not shutil.which("mpirun"):
+        return "mpirun is not there"
     if not os.path.exists(os.path.join(os.path.dirname(PROGRAM), "beringia-mpi.so")):
-        missing = missing or "beringia-mpi.so is not built"
-    for scenario in SCENARIOS:
-        name = scenario.__name__
-        if ONLY and ONLY not in name and ONLY not in "mpi.py":
-            continue
-        if missing:
-            print(f"skip {name}: {missing}", flush=True)
-            continue
-        began = time.monotonic()
-        clusters = []
-        create = Cluster.__init__
-
-        def remember(self, *args, **kwargs):
-            clusters.append(self)
-            create(self, *args, **kwargs)
-
-        Cluster.__init__ = remember
-        try:
-            scenario()
-            print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
-        except Exception as e:  # every failure of a scenario is its result
-            failed += 1
-            if not isinstance(e, Failure):
-                traceback.print_exc()
-            for c in clusters:
-                for log in sorted(glob.glob(os.path.join(c.out, "*.log"))):
-                    with open(log, encoding="utf-8", errors="replace") as f:
-                        tail = f.read().splitlines()[-12:]
-                    print(f"    | {log}", *(f"    |   {line}" for line in tail), sep="\n")
-            print(f"FAIL {name}: {e}", flush=True)
-        finally:
-            Cluster.__init__ = create
-            for c in clusters:
-                c.clean()
-    return 1 if failed else 0
+        return "beringia-mpi.so is not built"
+    return None
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_scenarios(globals(), "mpi_", missing()))

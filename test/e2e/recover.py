@@ -7,12 +7,10 @@ A run is lost with its whole directory while sites train; it is made anew from t
 published version, and finished. What must hold: no position is merged twice or lost (the audit counts them), the
 journal replays to the same bytes, older contributions and processes have no effect. And a hub that got past the lock
 ends at its next transaction, with a sentence."""
-import json
 import os
 import shutil
 import sys
 import time
-import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "lib"))
@@ -300,25 +298,6 @@ def test_an_operator_decides_about_the_quarantine():
     h.check("skipped by name", audit["skipped"] == 2 and audit["merged"] == audit["positions"] - 2, audit)
 
 
-def main():
-    h.DATA = h.make_data()
-    failed, wanted = 0, os.environ.get("T", "")
-    tests = {k: v for k, v in globals().items() if k.startswith("test_")}
-    if not any(wanted in k for k in tests):
-        wanted = ""
-    for name, body in tests.items():
-        if wanted not in name:
-            continue
-        try:
-            began = time.monotonic()
-            body()
-            print(f"ok recover_{name[5:]} ({1000 * (time.monotonic() - began):.0f} ms)", flush=True)
-        except Exception as why:  # pylint: disable=broad-except
-            failed += 1
-            traceback.print_exc(limit=4)
-            print(f"FAIL recover_{name[5:]}: {why}", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    h.DATA = h.make_data()
+    sys.exit(h.run_tests(globals(), "recover"))
