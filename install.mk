@@ -47,6 +47,9 @@ install: all $(B)/libberingia.a $(B)/beringia.pc
 	@cd man/man3 && for page in *.3; do for name in $$(sed -n 's/^\.Nm \([a-z_]*\).*/\1/p' $$page); do \
 	  [ -e $$name.3 ] || echo ".so man3/$$page" > "$(INSTALLED)/share/man/man3/$$name.3"; done; done
 	install -m 644 share/models/*.json $(INSTALLED)/share/beringia/models/
+	@mkdir -p $(INSTALLED)/share/beringia/prometheus $(INSTALLED)/share/beringia/grafana
+	install -m 644 share/prometheus/alerts.yml $(INSTALLED)/share/beringia/prometheus/
+	install -m 644 share/grafana/beringia.json $(INSTALLED)/share/beringia/grafana/
 
 uninstall:
 	rm -f $(INSTALLED)/bin/beringia $(INSTALLED)/include/beringia.h $(INSTALLED_LIB)/libberingia.* \

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_eval.c - beringia eval: the loss of a model, of a directory in Hugging Face's form or of a run's
  * version, over a data set's held-out samples or over the token ids of a file. */
+#include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
 #include "base/os.h"
 #include "cli/cli.h"
 #include "cli/source.h"
+#include "hub/heldout.h"
 #include "train/eval.h"
 #include "train/model_os.h"
 
@@ -29,6 +33,8 @@ static const char HELP[] =
     "  --batch N       samples at a time (default 8); more memory, not other numbers\n"
     "  --threads N     worker threads (default: the processors of this process)\n"
     "  --json          one JSON object instead of text\n"
+    "  --record        of a run, with --data: also note it in RUN/heldout.jsonl, which the hub's\n"
+    "                  dashboard shows beside the training loss\n"
     "\n"
     "Every held-out sample counts; the mean is over tokens, in nats. Bits per byte do not depend "
     "on the\n"
@@ -37,12 +43,13 @@ static const char HELP[] =
     "\n"
     "examples\n"
     "  beringia eval out/ --data data/bpe\n"
-    "  beringia eval run1/ --version 12 --data data/bpe --json\n";
+    "  beringia eval run1/ --version 12 --data data/bpe --json\n"
+    "  beringia eval run1/ --data data/bpe --record\n";
 
 enum { IDS_BYTES_MAX = 1 << 30 };
 struct eval_args {
     const char *dir, *data, *ids, *version;
-    bool json;
+    bool json, record;
     uint32_t batch, threads, seq_len;
 };
 
@@ -69,6 +76,27 @@ static void show_text(const struct eval_args *a, const struct model_source *s,
     printf("loss           %.6f nats a token\n", r->nll);
     printf("perplexity     %.4f\n", r->perplexity);
     if (r->bits_per_byte > 0) printf("bits per byte  %.4f\n", r->bits_per_byte);
+}
+
+/* One write of one line to the end of the file: two evaluations at a time do not mix theirs. */
+static enum brg_status record(const struct model_source *s, const struct eval_result *r,
+                              struct err *e) {
+    char path[OS_PATH_MAX];
+    AUTO_BUF struct buf b;
+    struct heldout x = {.version = s->version,
+                        .samples = r->samples,
+                        .tokens = r->tokens,
+                        .loss = r->nll,
+                        .wall = (double)(os_wall() / NS_PER_MS) / 1e3};
+    buf_init(&b, 4096);
+    heldout_encode(&x, &b);
+    os_path(path, s->dir, HELDOUT_FILE);
+    AUTO_CLOSE int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return err_set(e, BRG_E_IO, "%s: %s", path, strerror(errno));
+    ssize_t n = write(fd, b.data, b.bytes_count);
+    if (n == (ssize_t)b.bytes_count) return BRG_OK;
+    return err_set(e, n >= 0 || errno == ENOSPC ? BRG_E_FULL : BRG_E_IO,
+                   "%s: the line was not written", path);
 }
 
 /* The ids of a file, cut into pieces of T+1 that overlap by one; *seq_len 0 takes all. */
@@ -119,6 +147,8 @@ static enum brg_status evaluate(struct eval_args *a, struct trainer **t, struct 
     uint32_t seq_len = 0;
     uint64_t rows = 0;
     TRY(cli_model_source(a->dir, a->version, &s, e));
+    if (a->record && !s.run)
+        return err_set(e, BRG_E_USAGE, "--record: %s is no run directory", a->dir);
     TRY(model_config_load(s.config, &c, e));
     if (a->ids) {
         TRY(read_ids(a, &c, &seq_len, &ids, &rows, e));
@@ -137,7 +167,7 @@ static enum brg_status evaluate(struct eval_args *a, struct trainer **t, struct 
         show_json(&s, &r, (double)(os_now() - start) / 1e9);
     else
         show_text(a, &s, &r);
-    return BRG_OK;
+    return a->record ? record(&s, &r, e) : BRG_OK;
 }
 
 static int fail(const struct err *e) {
@@ -166,6 +196,7 @@ enum {
     OPT_BATCH,
     OPT_THREADS,
     OPT_JSON,
+    OPT_RECORD,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -176,6 +207,7 @@ static const struct option OPTIONS[] = {
     {"batch", required_argument, NULL, OPT_BATCH},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"json", no_argument, NULL, OPT_JSON},
+    {"record", no_argument, NULL, OPT_RECORD},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -205,6 +237,7 @@ int cmd_eval(int argc, char **argv) {
                 return usage("--threads: no number in 1..512:", optarg);
             break;
         case OPT_JSON: a.json = true; break;
+        case OPT_RECORD: a.record = true; break;
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
         default: return usage("unknown option", argv[optind - 1]);
@@ -213,6 +246,7 @@ int cmd_eval(int argc, char **argv) {
     if (optind + 1 != argc) return usage("name one run or model directory", "");
     if (!a.data == !a.ids) return usage("want either --data DIR or --ids FILE", "");
     if (a.seq_len && !a.ids) return usage("--seq-len goes with --ids; a data set has its own", "");
+    if (a.record && !a.data) return usage("--record goes with --data", "");
     a.dir = argv[optind];
     enum brg_status s = evaluate(&a, &t, &d, &e);
     trainer_destroy(t);

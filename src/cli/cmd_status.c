@@ -3,25 +3,30 @@
 #include <curl/curl.h>
 #include <getopt.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/os.h"
 #include "cli/ask.h"
 #include "cli/cli.h"
 
-static const char HELP[] = "beringia status - how a run is doing\n"
-                           "\n"
-                           "  beringia status RUN|URL [--json] [--watch]\n"
-                           "\n"
-                           "  RUN      a run directory on this machine, whose hub is running\n"
-                           "  URL      of a hub, for example http://127.0.0.1:7070\n"
-                           "  --json   what the hub says, as it is (docs/protocol.md)\n"
-                           "  --watch  again every second, until interrupted\n"
-                           "\n"
-                           "Colours only on a terminal, and not where NO_COLOR is set.\n";
+static const char HELP[] =
+    "beringia status - how a run is doing\n"
+    "\n"
+    "  beringia status RUN|URL [--json] [--watch]\n"
+    "\n"
+    "  RUN      a run directory on this machine, whose hub is running\n"
+    "  URL      of a hub, for example http://127.0.0.1:7070\n"
+    "  --json   what the hub says, as it is (docs/protocol.md)\n"
+    "  --watch  again every second, until the run is complete or Ctrl-C; on a\n"
+    "           terminal in place, with --json a line each time\n"
+    "\n"
+    "Lines that begin with ! are alarms, with what to do; docs/operating.md.\n"
+    "Colours only on a terminal, and not where NO_COLOR is set.\n";
 
 enum { BODY_MAX = 64 << 20, BAR_CELLS = 40, SPARK_MAX = 20 };
 
@@ -178,24 +183,129 @@ static void show(const json_t *o, bool colour, FILE *to) {
         show_facility(json_array_get(facilities, i), to);
 }
 
-static enum brg_status once(const char *url, bool json, bool colour, bool clear, bool *out_complete,
-                            struct err *e) {
+/* What somebody should look at, and what to do about it. */
+static void show_alarms(const json_t *o, bool colour, FILE *to) {
+    const json_t *alarms = json_object_get(o, "alarms");
+    for (size_t i = 0; i < json_array_size(alarms); i++) {
+        const json_t *a = json_array_get(alarms, i);
+        const char *level = word(a, "level"), *about = word(a, "subject");
+        const char *paint = !colour                       ? ""
+                            : strcmp(level, "error") == 0 ? "\x1b[31m"
+                            : strcmp(level, "warn") == 0  ? "\x1b[33m"
+                                                          : "\x1b[36m";
+        fprintf(to, "%s! %-5s%s %s%s%s; %s\n", paint, level, colour ? "\x1b[0m" : "", about,
+                about[0] != '\0' ? ": " : "", word(a, "text"), word(a, "remedy"));
+    }
+}
+
+/* ---- A terminal that is drawn in place -------------------------------------------------------------------- */
+/* No flicker: nothing is cleared before it is drawn over; one write a frame, which terminals that know the
+ * mode 2026 show at once. The alternate screen keeps what was there before; lines do not wrap. */
+static const char ENTER[] = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+static const char LEAVE[] = "\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+static volatile sig_atomic_t interrupted; /* of this process's terminal: nothing else asks for it */
+static void on_signal(int sig) {
+    (void)sig;
+    interrupted = 1;
+}
+
+static void write_all(const char *p, size_t n) {
+    while (n > 0) {
+        ssize_t k = write(STDOUT_FILENO, p, n);
+        if (k <= 0) return;
+        p += k;
+        n -= (size_t)k;
+    }
+}
+
+static void draw(const char *text) {
+    struct winsize w = {.ws_row = 24};
+    struct buf frame;
+    unsigned rows = 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) != 0 || w.ws_row == 0) w.ws_row = 24;
+    buf_init(&frame, BODY_MAX);
+    buf_printf(&frame, "\x1b[?2026h\x1b[H");
+    for (const char *p = text; *p != '\0' && rows + 1u < w.ws_row; rows++) {
+        size_t n = strcspn(p, "\n");
+        buf_put(&frame, p, n);
+        buf_printf(&frame, "\x1b[K\n");
+        p += p[n] == '\n' ? n + 1 : n;
+    }
+    buf_printf(&frame, "\x1b[J\x1b[?2026l");
+    write_all((const char *)frame.data, frame.bytes_count);
+    buf_fini(&frame);
+}
+
+struct screen {
+    bool json, colour, in_place;
+    char *text; /* what was drawn last; malloc's, of open_memstream */
+};
+
+static void render(const struct screen *s, const json_t *o, FILE *to) {
+    show(o, s->colour, to);
+    show_alarms(o, s->colour, to);
+}
+
+static enum brg_status once(const char *url, struct screen *s, bool *out_complete, struct err *e) {
     struct buf b;
     buf_init(&b, BODY_MAX);
-    enum brg_status s = cli_hub_get(url, "/v1/status", &b, e);
-    json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
-    if (s == BRG_OK && !json_is_object(o))
-        s = err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
-    if (s == BRG_OK && clear) fputs("\x1b[H\x1b[J", stdout);
-    if (s == BRG_OK && json)
+    enum brg_status st = cli_hub_get(url, "/v1/status", &b, e);
+    json_t *o = st == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
+    if (st == BRG_OK && !json_is_object(o))
+        st = err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
+    if (st == BRG_OK && s->json) {
         printf("%s", buf_cstr(&b));
-    else if (s == BRG_OK)
-        show(o, colour, stdout);
+    } else if (st == BRG_OK && s->in_place) {
+        size_t n = 0;
+        free(s->text);
+        s->text = NULL;
+        FILE *to = open_memstream(&s->text, &n);
+        CHECK(to != NULL);
+        render(s, o, to);
+        CHECK(fclose(to) == 0);
+        draw(s->text);
+    } else if (st == BRG_OK) {
+        render(s, o, stdout);
+    }
     (void)fflush(stdout);
     *out_complete = truth(o, "complete");
     json_decref(o);
     buf_fini(&b);
-    return s;
+    return st;
+}
+
+static enum brg_status watch_on(const char *what, char *url, size_t cap, struct screen *s,
+                                struct err *e) {
+    bool complete = false;
+    enum brg_status st = once(url, s, &complete, e);
+    while (st == BRG_OK && !complete && !interrupted) {
+        (void)sleep(1); /* a signal ends it early */
+        if (interrupted) break;
+        st = once(url, s, &complete, e);
+        for (int tries = 0; st == BRG_E_NET && tries < 30 && !interrupted;
+             tries++) { /* a hub that restarts is waited for */
+            (void)sleep(1);
+            if (cli_hub_url(what, url, cap, e) != BRG_OK) continue;
+            st = once(url, s, &complete, e);
+        }
+    }
+    return interrupted ? BRG_OK : st;
+}
+
+static enum brg_status watch_in_place(const char *what, char *url, size_t cap, struct screen *s,
+                                      struct err *e) {
+    struct sigaction a = {.sa_handler = on_signal};
+    (void)sigaction(SIGINT, &a, NULL);
+    (void)sigaction(SIGTERM, &a, NULL);
+    (void)sigaction(SIGHUP, &a, NULL);
+    write_all(ENTER, sizeof ENTER - 1);
+    enum brg_status st = watch_on(what, url, cap, s, e);
+    write_all(LEAVE, sizeof LEAVE - 1);
+    if (s->text != NULL) write_all(s->text, strlen(s->text)); /* what was seen last stays */
+    free(s->text);
+    s->text = NULL;
+    return st;
 }
 
 int cmd_status(int argc, char **argv) {
@@ -204,14 +314,15 @@ int cmd_status(int argc, char **argv) {
                                             {"watch", 0, NULL, OPT_WATCH},
                                             {"help", 0, NULL, OPT_HELP},
                                             {NULL, 0, NULL, 0}};
-    bool json = false, watch = false, tty = isatty(STDOUT_FILENO) == 1, complete = false;
-    bool colour = tty && (getenv("NO_COLOR") == NULL || getenv("NO_COLOR")[0] == '\0');
+    bool watch = false, tty = isatty(STDOUT_FILENO) == 1, complete = false;
+    struct screen screen = {
+        .colour = tty && (getenv("NO_COLOR") == NULL || getenv("NO_COLOR")[0] == '\0')};
     char url[400];
     struct err e = {0};
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
-        case OPT_JSON: json = true; break;
+        case OPT_JSON: screen.json = true; break;
         case OPT_WATCH: watch = true; break;
         case 'h':
         case OPT_HELP: fputs(HELP, stdout); return 0;
@@ -219,18 +330,12 @@ int cmd_status(int argc, char **argv) {
         }
     }
     if (optind + 1 != argc) return cli_usage("status", "want one RUN directory or URL", "");
-    if (cli_hub_url(argv[optind], url, sizeof url, &e) != BRG_OK) return cli_fail("status", &e);
+    const char *what = argv[optind];
+    if (cli_hub_url(what, url, sizeof url, &e) != BRG_OK) return cli_fail("status", &e);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
-    enum brg_status s = once(url, json, colour, watch && tty && !json, &complete, &e);
-    while (watch && s == BRG_OK && !complete) {
-        (void)sleep(1);
-        s = once(url, json, colour, tty && !json, &complete, &e);
-        for (int tries = 0; s == BRG_E_NET && tries < 30;
-             tries++) { /* a hub that restarts is waited for */
-            (void)sleep(1);
-            if (cli_hub_url(argv[optind], url, sizeof url, &e) != BRG_OK) continue;
-            s = once(url, json, colour, tty && !json, &complete, &e);
-        }
-    }
+    screen.in_place = watch && tty && !screen.json;
+    enum brg_status s = screen.in_place ? watch_in_place(what, url, sizeof url, &screen, &e)
+                        : watch         ? watch_on(what, url, sizeof url, &screen, &e)
+                                        : once(url, &screen, &complete, &e);
     return s == BRG_OK ? 0 : cli_fail("status", &e);
 }

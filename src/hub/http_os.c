@@ -214,6 +214,7 @@ static bool cut_path(struct exchange *x, const char *url) {
     size_t n = strlen(url);
     if (n >= sizeof x->path || url[0] != '/') return false;
     memcpy(x->path, url, n + 1);
+    if (n == 1) return true; /* "/": the page */
     for (char *p = x->path; *p != '\0';) {
         *p++ = '\0'; /* a slash */
         if (*p == '\0' || *p == '/') return false;
@@ -221,7 +222,7 @@ static bool cut_path(struct exchange *x, const char *url) {
         x->segment[x->segments_count++] = p;
         while (*p != '\0' && *p != '/') p++;
     }
-    return x->segments_count > 0;
+    return true;
 }
 
 static enum MHD_Result reply_no_route(struct exchange *x) {

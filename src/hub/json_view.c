@@ -2,6 +2,7 @@
 /* json_view.c - see the header; docs/protocol.md lists the members. */
 #include <string.h>
 
+#include "hub/alarms.h"
 #include "hub/json_view.h"
 #include "wire/json.h"
 
@@ -108,6 +109,7 @@ static void put_extra(const struct view_extra *x, struct buf *out, bool *first) 
     bool inner = true;
     json_member_bool(out, first, "full", x->full);
     json_member_bool(out, first, "stopping", x->stopping);
+    json_member_f64(out, first, "wall", x->wall);
     json_member_f64(out, first, "uptime_s", x->uptime_s);
     json_member_u64(out, first, "requests", x->requests);
     json_member_u64(out, first, "uploads_bytes", x->uploads_bytes);
@@ -247,6 +249,7 @@ void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
     put_extra(x, out, &first);
     put_sites(h, now, out, &first);
     put_facilities(h, now, out, &first);
+    view_alarms(h, now, x, out, &first);
     json_key(out, &first, "versions");
     put_versions(h, v.head >= STATUS_VERSIONS ? v.head - STATUS_VERSIONS + 1 : 0, v.head,
                  STATUS_VERSIONS, out, &next);

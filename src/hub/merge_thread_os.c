@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "hub/events_os.h"
 #include "hub/server_os.h"
 
 /* ---- Looking into a delta ------------------------------------------------------------------------------ */
@@ -221,6 +222,7 @@ static void merge_once(struct hub_server *s, const struct plan_job *j) {
     struct err e = {0};
     time_ns began = os_now();
     memset(&r, 0, sizeof r);
+    events_merge_began(s->events);
     os_path(path, s->dir.path, "incoming/merge.tmp");
     os_path(update, s->dir.path, "incoming/update.tmp");
     enum brg_status st = compute(s, &j->plan, path, update, &r, &e);
@@ -228,16 +230,20 @@ static void merge_once(struct hub_server *s, const struct plan_job *j) {
     if (st == BRG_OK) st = blobs_adopt(s->blobs, path, &r.file, &e);
     if (st == BRG_OK && j->plan.down != 0) server_update_adopt(s, update, j->plan.version);
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    s->times.merge_ns = os_now() - began;
+    time_ns took = os_now() - began;
+    s->times.merge_ns = took;
+    s->times.merge_bad = st != BRG_OK;
     s->times.merges += st == BRG_OK;
     s->times.merges_failed += st != BRG_OK;
     if (st == BRG_OK) s->times.head_since = os_now();
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     if (st == BRG_OK) {
         tell_merged(s, j, &r);
+        events_merge_ended(s->events, j->plan.version, took);
     } else {
         (void)unlink(path);
         (void)unlink(update);
+        events_merge_failed(s->events);
         tell_failed(s, j, &r, &e);
     }
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "hub/events_os.h"
 #include "hub/http_os.h"
 #include "hub/json_view.h"
 #include "wire/json.h"
@@ -97,17 +98,19 @@ static enum MHD_Result handle_run(struct exchange *x) {
 }
 
 /* Under the lock. */
-static struct view_extra extra_of(struct hub_server *s) {
+struct view_extra server_view_extra(struct hub_server *s) {
     time_ns now = os_now();
     return (struct view_extra){
         .full = s->mode == SERVER_FULL,
         .stopping = s->mode == SERVER_STOPPING,
+        .wall = (double)(os_wall() / NS_PER_MS) / 1e3,
         .uptime_s = (double)(now - s->started) / 1e9,
         .round_s = (double)(now - s->times.head_since) / 1e9,
         .merge_s = (double)s->times.merge_ns / 1e9,
         .publish_s = (double)s->times.publish_ns / 1e9,
         .merges = s->times.merges,
         .merges_failed = s->times.merges_failed,
+        .merge_bad = s->times.merge_bad,
         .full_times = s->times.full_times,
         .requests = s->times.requests,
         .uploads_bytes = s->times.uploads_bytes,
@@ -120,7 +123,7 @@ static enum MHD_Result handle_status(struct exchange *x) {
     AUTO_BUF struct buf b;
     buf_init(&b, VIEW_BYTES_MAX);
     CHECK(pthread_mutex_lock(&s->lock) == 0);
-    struct view_extra extra = extra_of(s);
+    struct view_extra extra = server_view_extra(s);
     view_status(s->hub, server_now(s), &s->dir.settings, &extra, &b);
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     enum step_result step = server_settle(s);
@@ -304,6 +307,12 @@ static const struct route routes[] = {
     {GETS, 2, {"v1", "status"}, 0, handle_status},
     {GETS, 2, {"v1", "rounds"}, 0, handle_rounds},
     {GETS, 2, {"v1", "quarantine"}, 0, handle_quarantine},
+    {GETS, 0, {NULL}, 0, handle_page},
+    {GETS, 1, {"metrics"}, 0, handle_metrics},
+    {GETS, 2, {"v1", "events"}, 0, handle_events},
+    {GETS, 2, {"v1", "timeline"}, 0, handle_timeline},
+    {GETS, 2, {"v1", "heldout"}, 0, handle_heldout},
+    {GETS, 2, {"v1", "versions"}, 0, handle_versions},
     {GETS, 3, {"v1", "versions", NULL}, 0, handle_version},
     {GETS, 4, {"v1", "versions", NULL, "checkpoint"}, 0, handle_checkpoint},
     {GETS, 4, {"v1", "versions", NULL, "theta"}, 0, handle_theta},

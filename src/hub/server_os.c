@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "hub/events_os.h"
 #include "hub/server_os.h"
 
 enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250, CONNECTIONS_MIN = 512 };
@@ -479,7 +480,7 @@ static void start_machine(struct hub_server *s) {
 
 /* A site has one connection for its heartbeats and one for everything else; the others read. */
 static uint32_t connections_for(const struct hub_server *s) {
-    uint32_t wanted = 2 * s->dir.settings.hub.sites_max + 128;
+    uint32_t wanted = 2 * s->dir.settings.hub.sites_max + 128 + EVENTS_VIEWERS_MAX;
     return wanted < CONNECTIONS_MIN ? CONNECTIONS_MIN : wanted;
 }
 
@@ -504,6 +505,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
     enum brg_status st = run_dir_load(o->run_dir, &s->dir, e);
     if (st == BRG_OK) st = open_state(s, o, e);
     if (st == BRG_OK) {
+        s->events = events_create(s);
         s->journal_runs = pthread_create(&s->journal_thread, NULL, journal_main, s) == 0;
         s->merge_runs = pthread_create(&s->merge_thread, NULL, server_merge_main, s) == 0;
         CHECK(s->journal_runs);
@@ -541,7 +543,9 @@ void hub_server_close(struct hub_server *s) {
     if (s->tick_runs) pthread_join(s->tick_thread, NULL);
     if (s->merge_runs) pthread_join(s->merge_thread, NULL);
     if (s->journal_runs) pthread_join(s->journal_thread, NULL);
+    events_stop(s->events);
     server_unlisten(s); /* its threads wait for the journal at most: that has written all */
+    events_destroy(s->events);
     journal_close(s->journal);
     if (s->blobs != NULL) blobs_close(s->blobs);
     if (s->hub != NULL) hub_destroy(s->hub);

@@ -4,7 +4,7 @@
  *   http_os.c      connections, uploads, downloads        --server_step-->  server_os.c
  *   routes_os.c    which path is what                                       journal thread, tick thread
  *   json_view.c    the machine's state as JSON                              merge_thread_os.c
- *   publish_os.c   versions/, retention
+ *   publish_os.c   versions/, retention                                     events_os.c (viewers)
  *
  * One mutex, `lock`, guards everything below it; no file, no socket and no journal is touched while it
  * is held, except in a rebuild, when there is nothing else to do anyway. */
@@ -20,6 +20,7 @@
 #include "store/store.h"
 
 struct MHD_Daemon;
+struct events;
 
 enum server_mode {
     SERVER_SERVING = 0,
@@ -43,6 +44,7 @@ struct waiter { /* a thread whose answer is not durable yet; lies on its stack *
 struct server_times { /* of the last rounds, for status */
     time_ns merge_began, merge_ns, publish_ns, head_since;
     uint64_t merges, merges_failed, full_times, requests, uploads_bytes;
+    bool merge_bad; /* the last one did not work */
 };
 
 struct hub_server {
@@ -50,6 +52,7 @@ struct hub_server {
     struct blobs *blobs;
     struct journal *journal; /* of the journal thread alone, once that runs */
     struct MHD_Daemon *http;
+    struct events *events; /* who watches: events_os.h */
     char url[300];
     time_ns started;
     pthread_t journal_thread, tick_thread, merge_thread;

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "hub/events_os.h"
 #include "hub/http_os.h"
 #include "wire/json.h"
 
@@ -191,6 +192,7 @@ static enum MHD_Result commit_locked(struct exchange *x, const struct wire_reque
     if (step != STEP_DONE) return reply_step(x, step);
     bool taken = a.code == WIRE_OK &&
                  (a.u.commit.outcome == OUTCOME_STAGED || a.u.commit.outcome == OUTCOME_MERGED);
+    if (taken && a.u.commit.outcome == OUTCOME_STAGED) events_staged(s->events, cmd.wall);
     if (!taken && brought && a.code != WIRE_RETRY) server_drop_blob_if_unused(s, &r->u.commit.blob);
     return reply_answer(x, &a);
 }
