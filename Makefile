@@ -294,6 +294,19 @@ test-slurm: all
 bench-agent: all
 	@bench/bench_agent --build $(B) --minutes $(or $(AGENT_MINUTES),1)
 
+# The dashboard: one HTML file, which the next `make` puts into the program (src/hub/room.mk). In a real Chromium
+# beside a real run; and what a hundred viewers cost.
+.PHONY: web test-web bench-viewers
+web:
+	@web/build
+test-web:
+	@scripts/deps
+	@$(MAKE) --no-print-directory web
+	@$(MAKE) --no-print-directory all
+	@test/web/run --build $(B) $(ARGS)
+bench-viewers: all
+	@bench/viewers --build $(B) $(ARGS)
+
 .PHONY: demo lint format check clean help
 demo:
 	@scripts/deps
@@ -344,5 +357,8 @@ help:
 	@echo "make bench-train | bench-train-0.6b  [ARGS=...]  the trainer beside PyTorch | a step of 0.6B"
 	@echo "make test-slurm       three real Slurm clusters with agents, a courier, kills (root; installs Slurm)"
 	@echo "make bench-agent [AGENT_MINUTES=10]  what an agent costs on a login node"
+	@echo "make web              the dashboard, which the next make puts into the program (wants npm)"
+	@echo "make test-web         the dashboard in a real Chromium beside a real run (root; installs Chromium)"
+	@echo "make bench-viewers    what 100 viewers of the dashboard cost the hub"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"
