@@ -17,7 +17,7 @@
 enum {
     EVENTS_VIEWERS_MAX = 128,
     EVENTS_PERIOD_MS = 1000, /* one snapshot at most in this time */
-    EVENTS_ALIVE_S = 3,      /* a comment line at least, so that a dead connection is seen */
+    EVENTS_ALIVE_S = 2,      /* a comment line at least, so that a dead connection is seen */
     EVENTS_SLOW_S = 10,
     EVENTS_SEND_BYTES = 64 * 1024, /* what the system may hold for one viewer */
 };
