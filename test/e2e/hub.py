@@ -229,7 +229,7 @@ def test_paths_and_methods():
     hub = Hub(make_run("paths"))
     try:
         for method, path, body, want in [
-                ("GET", "/", None, 404), ("GET", "/v1/versions/1", None, 404), ("GET", "/v1/versions/x", None, 404),
+                ("POST", "/", b"{}", 405), ("GET", "//", None, 404), ("GET", "/v1/versions/1", None, 404), ("GET", "/v1/versions/x", None, 404),
                 ("GET", "/v1//run", None, 404), ("GET", "/v1/join", None, 405), ("POST", "/v1/run", b"{}", 405),
                 ("DELETE", "/v1/run", None, 405), ("POST", "/v1/join", b"{", 400), ("POST", "/v1/join", b"[]", 400),
                 ("POST", "/v1/join", b"{}", 400), ("POST", "/v1/join", b" " * 300000, 413),
