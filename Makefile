@@ -105,7 +105,7 @@ LIBRARY_OBJECTS = $(filter-out %/journal_os.o,$(foreach r,$(LIBRARY_ROOMS),$(OBJ
 NO_UNDEFINED := $(if $(filter asan tsan,$(VARIANT)),,-Wl,--no-undefined)
 # The soname changes when a program that was built before would not run any more; the version as semver.org says.
 LIBRARY_SONAME := 0
-LIBRARY_VERSION := 0.2.0
+LIBRARY_VERSION := 0.3.0
 library: $(if $(OBJECTS_site),$(if $(wildcard include/beringia.h),$(B)/libberingia.so))
 $(B)/libberingia.so: $(LIBRARY_OBJECTS) src/site/exports.map
 	@echo "  LINK    $@"

@@ -99,12 +99,17 @@ struct brg_options {
     const volatile int *cancel;  /* NULL, or: not 0 means as after brg_drain; also ends brg_open */
 };
 
+enum brg_optimizer { BRG_OPTIMIZER_ADAMW = 0, BRG_OPTIMIZER_MUON = 1 };
+
 struct brg_run { /* the run's settings, the same for every site */
     size_t struct_bytes;
     uint64_t parameters, positions, seq_len, vocab_size, epochs;
     uint64_t steps_per_round;                     /* nominal */
     double beta1, beta2, eps, weight_decay, clip; /* AdamW */
     double lr;                                    /* peak */
+    /* Since 0.3. */
+    uint64_t optimizer; /* of the layers' matrices: BRG_OPTIMIZER_...; all else is AdamW's */
+    double muon_momentum, muon_lr_ratio; /* the matrices' rate as a multiple of brg_lr's */
 };
 
 struct brg_tensor { /* one parameter, in the order of the weights vector */
@@ -169,7 +174,7 @@ struct brg_figures {
 BRG_API void brg_options_init_bytes(struct brg_options *o, size_t bytes); /* since 0.2 */
 BRG_API void brg_options_init(struct brg_options *o); /* of the first header's size */
 #define brg_options_init(o) brg_options_init_bytes((o), sizeof(struct brg_options))
-BRG_API const char *brg_version(void); /* "0.2.0", of the library that is loaded */
+BRG_API const char *brg_version(void); /* "0.3.0", of the library that is loaded */
 /* sizeof(struct NAME) in the library that is loaded, "brg_options" for instance; 0: it has none of
  * this name. For bindings that check themselves. Since 0.2. */
 BRG_API size_t brg_struct_bytes(const char *name);

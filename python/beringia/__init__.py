@@ -101,7 +101,8 @@ class _Run(c.Structure):
     _fields_ = [("struct_bytes", c.c_size_t), ("parameters", c.c_uint64), ("positions", c.c_uint64),
                 ("seq_len", c.c_uint64), ("vocab_size", c.c_uint64), ("epochs", c.c_uint64),
                 ("steps_per_round", c.c_uint64), ("beta1", c.c_double), ("beta2", c.c_double), ("eps", c.c_double),
-                ("weight_decay", c.c_double), ("clip", c.c_double), ("lr", c.c_double)]
+                ("weight_decay", c.c_double), ("clip", c.c_double), ("lr", c.c_double), ("optimizer", c.c_uint64),
+                ("muon_momentum", c.c_double), ("muon_lr_ratio", c.c_double)]
 
 
 class _Tensor(c.Structure):
@@ -134,7 +135,8 @@ class _DataFacts(c.Structure):
 
 
 class Settings(NamedTuple):
-    """The run's settings, the same for every site; see struct brg_run. seq_len in tokens, lr is the peak."""
+    """The run's settings, the same for every site; see struct brg_run. seq_len in tokens, lr is the peak; optimizer:
+    0 AdamW, 1 Muon for the layers' matrices."""
     parameters: int
     positions: int
     seq_len: int
@@ -147,6 +149,9 @@ class Settings(NamedTuple):
     weight_decay: float
     clip: float
     lr: float
+    optimizer: int
+    muon_momentum: float
+    muon_lr_ratio: float
 
 
 class Figures(NamedTuple):
@@ -262,7 +267,7 @@ def _ns(seconds: Optional[float]) -> int:
 
 
 def library_version() -> str:
-    """The version of the library that is loaded, "0.2.0"."""
+    """The version of the library that is loaded, "0.3.0"."""
     return _lib.brg_version().decode()
 
 

@@ -159,6 +159,7 @@ static enum brg_status load_inputs(struct init *x, struct err *e) {
     TRY(x->model != NULL || x->weights != NULL ? load_model(x, e) : load_table(x, e));
     CHECK(!x->model_json.overflow);
     x->facts.tensors = tensors_hash(&x->table);
+    x->facts.matrix_side = muon_side(&x->table);
     for (size_t i = 0; i < x->table.count; i++) x->facts.parameters += x->table.v[i].elements;
     os_random(x->facts.run.v, ID_BYTES);
     x->facts.fingerprint = data_fingerprint(x->dataset);

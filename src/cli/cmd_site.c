@@ -120,7 +120,17 @@ static enum brg_status trainer_build(struct job *j, struct err *e) {
                                          .beta2 = j->run.beta2,
                                          .eps = j->run.eps,
                                          .weight_decay = j->run.weight_decay,
-                                         .clip = j->run.clip}};
+                                         .clip = j->run.clip},
+                               .optimizer = j->run.optimizer,
+                               .muon = {j->run.muon_momentum, j->run.muon_lr_ratio}};
+    bool muon = setup.optimizer == OPTIMIZER_MUON;
+    if (setup.optimizer > OPTIMIZER_MUON ||
+        (muon && !(setup.muon.lr_ratio > 0 && setup.muon.momentum >= 0 && setup.muon.momentum < 1)))
+        return err_set(e, BRG_E_CONFIG,
+                       "the run's optimizer number %" PRIu64
+                       " is not known here, or its settings are none: take the hub's version of "
+                       "this program",
+                       setup.optimizer);
     if (brg_data_open(j->args->o.data_dir, 1, &data, why, sizeof why) != BRG_GO ||
         brg_data_facts(data, &facts) != BRG_GO)
         return err_set(e, BRG_E_MANIFEST, "%s", why);
@@ -143,9 +153,11 @@ static int join(struct job *j) {
     uint64_t P = trainer_parameters(trainer);
     bool alone = dp_ranks(j->ranks.net) ==
                  1; /* otherwise the moments lie in parts with the ranks */
+    /* The names keep a checkpoint from being read by the other optimizer, to which it means nothing. */
+    bool muon = j->ranks.setup.optimizer == OPTIMIZER_MUON;
     const struct brg_array arrays[] = {
-        [MOMENT_M] = {"adamw.m", alone ? trainer_m(trainer) : NULL, P},
-        [MOMENT_V] = {"adamw.v", alone ? trainer_v(trainer) : NULL, P}};
+        [MOMENT_M] = {muon ? "muon.m" : "adamw.m", alone ? trainer_m(trainer) : NULL, P},
+        [MOMENT_V] = {muon ? "muon.v" : "adamw.v", alone ? trainer_v(trainer) : NULL, P}};
     struct brg_trainer t = {.struct_bytes = sizeof t,
                             .tensors = tensors,
                             .tensors_count = j->table.count,

@@ -51,6 +51,10 @@ static const char HELP[] =
     "  --warmup-tokens N    (default 5% of all tokens)\n"
     "  --decay-share X      wsd: last share of tokens that decays (default 0.2)\n"
     "  --beta2 X, --weight-decay X, --clip X   AdamW (default 0.95, 0.1, 1)\n"
+    "  --optimizer O        adamw (default), or muon: the layers' matrices move along their\n"
+    "                       orthogonalised momentum, all else stays with AdamW\n"
+    "  --muon-momentum X, --muon-lr-ratio X   Muon's momentum; its rate as a multiple of --lr\n"
+    "                       (default 0.95, 1)\n"
     "  --seed N             of the first weights (default 1)\n"
     "  --threads N          worker threads (default: the processors of this process)\n"
     "  --log FILE           a line a step: "
@@ -85,6 +89,8 @@ struct train_args {
     uint32_t batch, micro, threads, eval_every, print_every;
     enum schedule_kind schedule;
     struct adamw adamw;
+    enum optimizer optimizer;
+    struct muon muon;
     enum precision precision;
     bool recompute;
     double z_loss;
@@ -150,6 +156,10 @@ static void write_settings(struct central *r) {
     buf_printf(&text, "weights=%.1024s\nbatch=%u\nsamples=%llu\nseed=%llu\n",
                a->weights ? a->weights : "", a->batch, (unsigned long long)r->samples,
                (unsigned long long)a->seed);
+    /* Within, not behind: then the line that differs is told, and not that there is one more. */
+    if (a->optimizer == OPTIMIZER_MUON)
+        buf_printf(&text, "optimizer=muon\nmuon_momentum=%.17g\nmuon_lr_ratio=%.17g\n",
+                   a->muon.momentum, a->muon.lr_ratio);
     buf_printf(&text, "lr=%.17g\nlr_min_ratio=%.17g\nschedule=%d\nwarmup_tokens=%.17g\n", a->lr,
                a->lr_min_ratio, (int)a->schedule, r->schedule.tokens_warmup);
     buf_printf(&text, "decay_share=%.17g\nbeta2=%.17g\nweight_decay=%.17g\nclip=%.17g\n",
@@ -205,6 +215,7 @@ static enum brg_status build(struct central *r, struct err *e) {
                                 .precision = a->precision,
                                 .recompute = a->recompute,
                                 .z_loss = a->z_loss,
+                                .muon = a->optimizer == OPTIMIZER_MUON ? &a->muon : NULL,
                                 .net = r->net};
     TRY(trainer_create(&o, &r->trainer, e));
     r->tokens = mem_alloc((size_t)rows * (data_seq_len(r->data) + 1), sizeof *r->tokens);
@@ -465,6 +476,9 @@ enum {
     OPT_BETA2,
     OPT_WEIGHT_DECAY,
     OPT_CLIP,
+    OPT_OPTIMIZER,
+    OPT_MUON_MOMENTUM,
+    OPT_MUON_RATIO,
     OPT_SEED,
     OPT_THREADS,
     OPT_LOG,
@@ -497,6 +511,9 @@ static const struct option OPTIONS[] = {
     {"beta2", required_argument, NULL, OPT_BETA2},
     {"weight-decay", required_argument, NULL, OPT_WEIGHT_DECAY},
     {"clip", required_argument, NULL, OPT_CLIP},
+    {"optimizer", required_argument, NULL, OPT_OPTIMIZER},
+    {"muon-momentum", required_argument, NULL, OPT_MUON_MOMENTUM},
+    {"muon-lr-ratio", required_argument, NULL, OPT_MUON_RATIO},
     {"seed", required_argument, NULL, OPT_SEED},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"log", required_argument, NULL, OPT_LOG},
@@ -562,6 +579,9 @@ static bool take_option(struct train_args *a, int option, const char *value) {
     case OPT_BETA2: return between(value, 0, 0.9999999, &a->adamw.beta2);
     case OPT_WEIGHT_DECAY: return between(value, 0, 1e3, &a->adamw.weight_decay);
     case OPT_CLIP: return between(value, 0, 1e9, &a->adamw.clip);
+    case OPT_OPTIMIZER: return optimizer_parse(value, &a->optimizer);
+    case OPT_MUON_MOMENTUM: return between(value, 0, 0.9999, &a->muon.momentum);
+    case OPT_MUON_RATIO: return between(value, 1e-3, 1e3, &a->muon.lr_ratio);
     case OPT_SEED: return parse_u64(value, &a->seed);
     case OPT_THREADS: return count(value, 512, &a->threads);
     case OPT_EVAL_EVERY: return count(value, UINT32_MAX, &a->eval_every);
@@ -587,7 +607,8 @@ int cmd_train(int argc, char **argv) {
                            .rank_timeout = 600 * (time_ns)NS_PER_S,
                            .seed = 1,
                            .schedule = SCHEDULE_COSINE,
-                           .adamw = adamw_default()};
+                           .adamw = adamw_default(),
+                           .muon = muon_default()};
     struct err e = {0};
     opterr = 0;
     optind = 1;

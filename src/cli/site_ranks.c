@@ -58,6 +58,8 @@ static enum brg_status build(struct ranks *r, const char *json, struct err *e) {
                                 .threads = (uint32_t)r->words->threads,
                                 .precision = r->words->precision,
                                 .recompute = r->words->recompute,
+                                .muon = r->setup.optimizer == OPTIMIZER_MUON ? &r->setup.muon
+                                                                             : NULL,
                                 .net = r->net};
     TRY(trainer_create(&o, &r->trainer, e));
     r->tokens = mem_alloc(rows * (r->setup.seq_len + 1), sizeof *r->tokens);

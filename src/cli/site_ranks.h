@@ -24,6 +24,8 @@
 struct rank_setup { /* what SETUP carries, beside the model's JSON */
     uint64_t seq_len, batch, model_bytes;
     struct adamw adamw;
+    uint64_t optimizer; /* enum optimizer */
+    struct muon muon;
     struct hash fingerprint;
 };
 

@@ -201,14 +201,21 @@ static double residual_share(uint32_t codec) {
     return 0;
 }
 
-/* No weight of an honest delta is larger (outer_adamw_bound), whatever the data were. */
+/* Of weights that AdamW moves, or of those that Muon does, whichever go farther. */
+static double moved_by(const struct hub_settings *s, double rates, double theta_max) {
+    double adamw = outer_adamw_bound(rates, s->beta1, s->beta2, s->weight_decay, theta_max);
+    if (!(s->muon_ratio > 0)) return adamw;
+    double muon = outer_muon_bound(rates * s->muon_ratio, s->muon_side, s->weight_decay, theta_max);
+    return muon > adamw ? muon : adamw;
+}
+
+/* No weight of an honest delta is larger, whatever the data were. */
 static double move_bound(const struct hub *h, const struct record_stage *g, double theta_max) {
     const struct hub_settings *s = &h->s;
     enum { LONG = 4 /* rounds: a faster site, or one that the hub was out of reach for */ };
     double rates = LONG * (double)s->steps * s->schedule.lr;
     if (rates < g->lr_sum) rates = g->lr_sum;
-    double own = outer_adamw_bound(g->lr_sum, s->beta1, s->beta2, s->weight_decay, theta_max);
-    double kept = outer_adamw_bound(rates, s->beta1, s->beta2, s->weight_decay, theta_max);
+    double own = moved_by(s, g->lr_sum, theta_max), kept = moved_by(s, rates, theta_max);
     double share = residual_share(g->codec);
     return 1.01 * own + (share > 0 ? share * kept : 0); /* a hundredth for roundings */
 }
@@ -225,9 +232,9 @@ static bool blob_fine(const struct hub *h, const struct record_stage *g,
     if (blob->theta_max <= 0 || h->s.beta2 <= 0) return true;
     double bound = move_bound(h, g, blob->theta_max);
     if (blob->max_abs > bound)
-        return reason_set(
-            reason, "a weight moved by %.3g, but AdamW moves it by %.3g at most in these steps",
-            blob->max_abs, bound);
+        return reason_set(reason,
+                          "a weight moved by %.3g, but %s moves it by %.3g at most in these steps",
+                          blob->max_abs, h->s.muon_ratio > 0 ? "Muon" : "AdamW", bound);
     return true;
 }
 

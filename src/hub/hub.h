@@ -42,6 +42,7 @@ struct hub_settings {
     enum codec codec;
     enum codec down; /* of the updates that define the next versions; 0: whole weights */
     double beta1, beta2, weight_decay; /* for the AdamW bound */
+    double muon_ratio, muon_side;      /* for Muon's; ratio 0: AdamW alone */
     /* leases */
     time_ns ttl_ns, heartbeat_ns;
     uint64_t lease_samples_min, lease_samples_max;

@@ -8,6 +8,7 @@
 #include "wire/json.h"
 
 static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
+static const char *const optimizers[] = {"adamw", "muon", NULL};
 static const char *const averages[] = {"mean", "sum", NULL};
 static const char *const downs[] = {"full", "bf16", "int8", "int4", "topk", NULL};
 static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", "topk", NULL};
@@ -32,6 +33,12 @@ static const struct config_key keys[] = {
     {"train", "weight_decay", CONFIG_F64, .def = "0.1", .min = 0, .max = 10},
     {"train", "clip", CONFIG_F64, .def = "1", .min = 0, .max = 1e9,
      .help = "largest norm of a gradient; 0 does not clip"},
+    {"train", "optimizer", CONFIG_ENUM, .def = "adamw", .choices = optimizers,
+     .help =
+         "muon: the layers' matrices; AdamW moves embeddings, head and norms then, and all else"},
+    {"train", "muon_momentum", CONFIG_F64, .def = "0.95", .min = 0, .max = 0.9999},
+    {"train", "muon_lr_ratio", CONFIG_F64, .def = "1", .min = 1e-3, .max = 1e3,
+     .help = "the rate of Muon's matrices as a multiple of train.lr"},
 
     {"outer", "steps", CONFIG_U64, .def = "30", .min = 1, .max = 1e9,
      .help = "H: inner steps of a site in a round"},
@@ -117,6 +124,22 @@ static void take_training(const struct config *c, const struct run_facts *f,
     s->weight_decay = config_f64(c, "train", "weight_decay");
 }
 
+/* The hub has to know how far a step of Muon can go, or it could not tell a broken delta from a good one. */
+static enum brg_status take_optimizer(const struct config *c, const struct run_facts *f,
+                                      struct run_settings *r, struct err *e) {
+    r->muon = config_enum(c, "train", "optimizer") == 1;
+    r->muon_momentum = config_f64(c, "train", "muon_momentum");
+    r->muon_lr_ratio = config_f64(c, "train", "muon_lr_ratio");
+    if (!r->muon) return BRG_OK;
+    r->hub.muon_ratio = r->muon_lr_ratio;
+    r->hub.muon_side = (double)f->matrix_side;
+    if (f->matrix_side > 0) return BRG_OK;
+    return config_fail(
+        c, "train", "optimizer", e,
+        "muon is for the layers of a Qwen3 model, and the run's facts (run.json) name "
+        "no matrix of one; want adamw, or a run made from --model or --weights");
+}
+
 static void take_leases(const struct config *c, struct hub_settings *s) {
     s->ttl_ns = config_duration(c, "lease", "ttl");
     s->heartbeat_ns = config_duration(c, "lease", "heartbeat");
@@ -141,6 +164,7 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     take_rounds(c, s);
     take_training(c, f, s);
     take_leases(c, s);
+    TRY(take_optimizer(c, f, &r, e));
     if (s->rule.sum && s->down != 0)
         return config_fail(c, "outer", "down_codec", e,
                            "rounds, and outer.average sum is for models that count; want full");
@@ -190,6 +214,11 @@ void run_describe(const struct run_settings *s, const struct run_facts *f, const
     out->eps = s->eps;
     out->weight_decay = s->hub.weight_decay;
     out->clip = s->clip;
+    if (s->muon) {
+        out->optimizer = WIRE_MUON;
+        out->muon_momentum = s->muon_momentum;
+        out->muon_lr_ratio = s->muon_lr_ratio;
+    }
     out->steps = s->hub.steps;
     out->ttl_ms = (uint32_t)(s->hub.ttl_ns / NS_PER_MS);
     out->heartbeat_ms = (uint32_t)(s->hub.heartbeat_ns / NS_PER_MS);
@@ -205,6 +234,7 @@ static const struct field facts_fields[] = {FIELD(run_facts, run, JSON_ID),
                                             FIELD(run_facts, order_seed, JSON_HEX64),
                                             FIELD(run_facts, seq_len, JSON_U32),
                                             FIELD(run_facts, vocab_size, JSON_U32),
+                                            FIELD_OMIT(run_facts, matrix_side, JSON_U64),
                                             FIELD_END};
 
 void run_facts_encode(const struct run_facts *f, struct buf *out) {

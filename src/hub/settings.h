@@ -19,6 +19,7 @@ struct run_facts {
     struct id128 run;
     struct hash fingerprint, tensors;
     uint64_t parameters, positions, order_seed;
+    uint64_t matrix_side; /* the largest of a layer's matrices; 0: not known, or no such model */
     uint32_t seq_len, vocab_size;
 };
 void run_facts_encode(const struct run_facts *f, struct buf *out);
@@ -28,6 +29,8 @@ enum brg_status run_facts_decode(const void *json, size_t n, struct run_facts *o
 struct run_settings {
     struct hub_settings hub;
     double eps, clip; /* of the inner AdamW, for wire_run */
+    bool muon;        /* the layers' matrices are Muon's */
+    double muon_momentum, muon_lr_ratio;
     uint64_t keep_checkpoints, keep_every;
     char listen[256];
 };

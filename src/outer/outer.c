@@ -332,3 +332,7 @@ double outer_adamw_bound(double lr_sum, double b1, double b2, double wd, double 
     double c = (1 - b1) / sqrt((1 - b2) * (1 - b1 * b1 / b2));
     return lr_sum * (c + wd * theta_max);
 }
+
+double outer_muon_bound(double lr_sum, double side, double wd, double theta_max) {
+    return lr_sum * (1.21 * 0.2 * sqrt(side) + wd * theta_max);
+}

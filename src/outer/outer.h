@@ -157,6 +157,10 @@ void delta_stats_chunk(struct delta_stats *s, const float *d, const float *m_or_
 /* The largest move of a weight in `steps` AdamW steps at rates <= lr_sum in total (Cauchy-Schwarz):
  * lr_sum * (c + wd*theta_max), c = (1-b1)/sqrt((1-b2)(1-b1^2/b2)). Infinity where b1^2 >= b2. */
 double outer_adamw_bound(double lr_sum, double b1, double b2, double wd, double theta_max);
+/* The same of Muon, lr_sum being the sum of the matrices' rates and `side` the largest side of a matrix:
+ * lr_sum * (1.21 * 0.2 sqrt(side) + wd*theta_max). No element of a matrix is larger than its largest singular
+ * value, and five turns of the quintic leave none above 1.2024 (its maximum on [0, 1.21]; train/muon.c). */
+double outer_muon_bound(double lr_sum, double side, double wd, double theta_max);
 
 /* ---- The learning-rate schedule: a function of committed tokens, the same for every site ----- */
 enum schedule_kind { SCHEDULE_COSINE = 1, SCHEDULE_WSD = 2, SCHEDULE_CONSTANT = 3 };

@@ -126,7 +126,7 @@ static struct brg_site *open_up(const struct brg_site *s) {
 /* ---- About the library ---------------------------------------------------------------------------- */
 
 const char *brg_version(void) {
-    return "0.2.0";
+    return "0.3.0";
 }
 
 size_t brg_struct_bytes(const char *name) {

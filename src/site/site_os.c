@@ -218,7 +218,10 @@ int call_run(const struct brg_site *s, struct brg_run *out) {
                             .eps = r->eps,
                             .weight_decay = r->weight_decay,
                             .clip = r->clip,
-                            .lr = r->lr};
+                            .lr = r->lr,
+                            .optimizer = r->optimizer,
+                            .muon_momentum = r->muon_momentum,
+                            .muon_lr_ratio = r->muon_lr_ratio};
     return BRG_GO;
 }
 

@@ -110,6 +110,8 @@ struct device_ops {
 
     void (*zero)(struct device *d, float *x, size_t n);
     void (*add)(struct device *d, float *y, const float *x, size_t n); /* y += x */
+    /* y = a x + b y; where b is 0 nothing is read from y. */
+    void (*axpby)(struct device *d, float *y, const float *x, float a, float b, size_t n);
     /* y[R,C] = table[ids[r]]; back: dtable[ids[r]] += dy[r], in the order of r. */
     void (*embed)(struct device *d, float *y, const float *table, const int32_t *ids, size_t R,
                   size_t C);

@@ -66,6 +66,20 @@ static void take_ints(struct plan *p, enum slab s, int32_t **slot, double count)
     if (at) *slot = (int32_t *)(void *)at;
 }
 
+/* Room for the largest of Muon's matrices, twice, and for the products of one with itself. */
+static void plan_muon(struct plan *p, struct trainer *t) {
+    size_t whole = 0, gram = 0;
+    for (size_t i = 0; i < t->matrices_count; i++) {
+        size_t r = t->matrices[i].rows, c = t->matrices[i].columns, side = r < c ? r : c;
+        whole = r * c > whole ? r * c : whole;
+        gram = side * side > gram ? side * side : gram;
+    }
+    take(p, SLAB_WORK, &t->muon_x, (double)whole);
+    take(p, SLAB_WORK, &t->muon_y, (double)whole);
+    take(p, SLAB_WORK, &t->muon_gram, (double)gram);
+    take(p, SLAB_WORK, &t->muon_gram2, (double)gram);
+}
+
 static void plan_work(struct plan *p, struct trainer *t, double R) {
     double C = (double)t->C;
     double slack = t->dev->slack * (double)t->Dp, width = (double)t->Dp;
@@ -89,6 +103,7 @@ static void plan_work(struct plan *p, struct trainer *t, double R) {
     take_ints(p, SLAB_WORK, &t->ids, R);
     take_ints(p, SLAB_WORK, &t->targets, R);
     take(p, SLAB_WORK, &t->workspace, t->ops->workspace(t->dev, &l));
+    plan_muon(p, t);
 }
 
 static void plan_all(struct plan *p, struct trainer *t) {
@@ -193,6 +208,24 @@ static void plan_piece(struct trainer *t, struct piece p) {
     }
 }
 
+static bool of_muon(const struct trainer *t, size_t offset) {
+    for (size_t i = 0; i < t->matrices_count; i++) {
+        const struct matrix *m = &t->matrices[i];
+        if (offset >= m->offset && offset < m->offset + m->rows * m->columns) return true;
+    }
+    return false;
+}
+
+static void plan_adamw(struct trainer *t) {
+    t->adamw_pieces = t->pieces;
+    t->adamw_count = t->pieces_count;
+    if (!t->has_muon) return;
+    t->adamw_pieces = mem_alloc(t->pieces_count, sizeof *t->adamw_pieces);
+    t->adamw_count = 0;
+    for (size_t i = 0; i < t->pieces_count; i++)
+        if (!of_muon(t, t->pieces[i].offset)) t->adamw_pieces[t->adamw_count++] = t->pieces[i];
+}
+
 static void plan_pieces(struct trainer *t) {
     struct tensors table = {0};
     model_tensors(&t->model, &table);
@@ -212,6 +245,7 @@ static void plan_pieces(struct trainer *t) {
     }
     CHECK(at == t->P);
     tensors_fini(&table);
+    plan_adamw(t);
 }
 
 static void plan_sizes(struct trainer *t) {
@@ -239,6 +273,7 @@ enum brg_status trainer_plan(struct trainer *t, struct err *e) {
     t->dp = dp_create(t->net, t->dev, t->P);
     t->offsets = mem_alloc(t->layers_count, sizeof *t->offsets);
     t->acts = mem_alloc(t->layers_count, sizeof *t->acts);
+    muon_plan(t);
     struct plan p = {0};
     plan_all(&p, t);
     TRY(allocate(&p, t, e));
@@ -256,8 +291,10 @@ enum brg_status trainer_plan(struct trainer *t, struct err *e) {
 
 void trainer_unplan(struct trainer *t) {
     for (size_t s = 0; s < SLABS; s++) t->ops->release(t->dev, t->slabs[s], t->slab_bytes[s]);
+    if (t->adamw_pieces != t->pieces) mem_free(t->adamw_pieces);
     mem_free(t->pieces);
     mem_free(t->sums);
+    muon_unplan(t);
     mem_free(t->offsets);
     mem_free(t->acts);
     dp_destroy(t->dp);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train.h - the native trainer: Qwen3 forward and backward, AdamW, its own state. It knows nothing of
+/* train.h - the native trainer: Qwen3 forward and backward, AdamW or Muon, its own state. It knows nothing of
  * hubs and sites: weights and token rows come in, a loss and new weights come out.
  *
  * All parameters are one flat vector theta[P] in canonical order (Hugging Face names: model.embed_tokens,
@@ -52,6 +52,19 @@ struct adamw {
 };
 struct adamw adamw_default(void); /* 0.9, 0.95, 1e-8, 0.1, 1.0 */
 
+/* Muon: a matrix moves along the orthogonalised momentum of its gradient (muon.c has the equations).
+ * Embeddings, the head and norms stay with AdamW, at the plain rate. */
+struct muon {
+    double momentum; /* in [0, 1) */
+    double lr_ratio; /* of the matrices' rate to the plain one */
+};
+struct muon muon_default(void); /* 0.95, 1 */
+enum optimizer { OPTIMIZER_ADAMW = 0, OPTIMIZER_MUON = 1 };
+const char *optimizer_name(enum optimizer o); /* "adamw", "muon" */
+bool optimizer_parse(const char *word, enum optimizer *out);
+/* The largest side of a matrix that Muon moves: with it outer_muon_bound says how far a step can go. */
+uint64_t muon_side(const struct tensors *model);
+
 struct trainer;
 struct trainer_options {
     const struct model_config *model; /* borrowed while creating */
@@ -63,6 +76,8 @@ struct trainer_options {
     bool
         recompute; /* keep only the inputs of layers, run each again in backward: a third more work */
     double z_loss; /* adds z_loss * (log sum exp logits)^2 to each loss; 0 = off */
+    /* NULL: AdamW for all; borrowed while creating. With other ranks E_CONFIG: a matrix is needed as a whole. */
+    const struct muon *muon;
     /* The ranks that train this model together (dp.h); batch_max and micro_batch are this rank's own.
      * NULL: alone. Borrowed until trainer_destroy. trainer_gradient and trainer_update are then
      * collective, and every rank must begin with the same weights. */
@@ -76,7 +91,8 @@ uint64_t trainer_parameters(const struct trainer *t);
 float *trainer_theta(struct trainer *t); /* [P], borrowed, may be written between steps */
 /* [P] of the last trainer_gradient; with other ranks only this one's parts are the sum over all. */
 float *trainer_grad(struct trainer *t);
-/* AdamW's moments [trainer_moments]: all P where this trainer is alone, this rank's parts otherwise. */
+/* AdamW's moments [trainer_moments]: all P where this trainer is alone, this rank's parts otherwise. Of
+ * Muon's matrices m is their momentum, and v stays 0. */
 float *trainer_m(struct trainer *t);
 float *trainer_v(struct trainer *t);
 uint64_t trainer_moments(const struct trainer *t);
@@ -102,8 +118,8 @@ double trainer_gradient(struct trainer *t, const int32_t *tokens, uint32_t rows)
  * means over all ranks' rows, the loss with the same bits on all ranks. */
 double trainer_gradient_part(struct trainer *t, const int32_t *tokens, uint32_t rows,
                              uint32_t rows_total);
-/* AdamW on the gradient there; gives the gradient's norm before clipping. E_NONFINITE (nothing
- * changed) where it is not finite. */
+/* AdamW, and Muon where the trainer was made with it, on the gradient there; gives the gradient's norm
+ * before clipping. E_NONFINITE (nothing changed) where it is not finite. */
 enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr,
                                double *out_norm, struct err *e) MUST_USE;
 

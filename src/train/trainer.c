@@ -21,6 +21,11 @@ struct adamw adamw_default(void) {
 static enum brg_status check_options(const struct trainer_options *o, struct err *e) {
     if (o->seq_len == 0 || o->batch_max == 0)
         return err_set(e, BRG_E_LIMIT, "sequence length and batch must be at least 1");
+    if (o->muon && dp_ranks(o->net) > 1)
+        return err_set(
+            e, BRG_E_CONFIG,
+            "optimizer muon works on whole matrices, and the ranks of a job hold parts of "
+            "them: use optimizer adamw, or one rank (--mpi no)");
     if (o->seq_len > o->model->max_position_embeddings)
         return err_set(e, BRG_E_MODEL,
                        "sequence length %u exceeds the model's field "
@@ -45,6 +50,8 @@ enum brg_status trainer_create(const struct trainer_options *o, struct trainer *
     t->net = o->net;
     t->recompute = o->recompute;
     t->z_loss = (float)o->z_loss;
+    t->has_muon = o->muon != NULL;
+    if (o->muon) t->muon = *o->muon;
     enum brg_status s = device_open(o->device, o->threads, o->precision, &t->dev, e);
     if (s == BRG_OK) {
         t->ops = t->dev->ops;
@@ -201,7 +208,7 @@ static double gradient_norm(struct trainer *t) {
 }
 
 static void update_pieces(struct trainer *t, const struct adamw_step *s, size_t from, size_t to) {
-    t->ops->adamw(t->dev, t->theta, t->m, t->v, t->grad, t->pieces + from, to - from, s);
+    t->ops->adamw(t->dev, t->theta, t->m, t->v, t->grad, t->adamw_pieces + from, to - from, s);
     t->ops->finish(t->dev);
 }
 
@@ -240,7 +247,8 @@ enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double 
     if (t->dp)
         update_parts(t, &step);
     else
-        update_pieces(t, &step, 0, t->pieces_count);
+        update_pieces(t, &step, 0, t->adamw_count);
+    if (t->has_muon) muon_update(t, a, lr, clip);
     *out_norm = norm;
     return BRG_OK;
 }

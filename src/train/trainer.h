@@ -30,6 +30,11 @@ struct layer_acts {    /* what backward needs again */
     float *gate_up;    /* [R,2F]; backward turns it into its gradient */
 };
 
+/* A tensor that Muon moves: [rows, columns] at `offset` of theta. */
+struct matrix {
+    size_t offset, rows, columns;
+};
+
 enum slab { SLAB_THETA, SLAB_GRAD, SLAB_MOMENTS, SLAB_ACTS, SLAB_WORK, SLABS };
 
 struct trainer {
@@ -48,9 +53,18 @@ struct trainer {
     size_t embed, final_norm, head; /* offsets; head = embed where tied */
     struct layer_offsets *offsets;  /* [layers] */
     struct layer_acts *acts;        /* [layers] */
-    struct piece *pieces;
+    struct piece *pieces;           /* all of theta that is updated here */
     size_t pieces_count;
+    struct piece *adamw_pieces; /* those that AdamW updates: all of them, or a list of their own */
+    size_t adamw_count;
     double *sums; /* [pieces] */
+    bool has_muon;
+    struct muon muon;
+    struct matrix *matrices; /* those that Muon updates */
+    size_t matrices_count;
+    struct piece *matrix_pieces; /* of the matrix at hand */
+    float *muon_x, *muon_y, *muon_gram,
+        *muon_gram2; /* the largest matrix; its smaller side squared */
     void *slabs[SLABS];
     size_t slab_bytes[SLABS];
 
@@ -98,6 +112,10 @@ struct attn trainer_attn(struct trainer *t, uint32_t layer);
 struct rope_layer trainer_rope(struct trainer *t, uint32_t layer);
 /* Losses of t->h into t->losses; where scale is not 0 also t->dh and the head's gradient. */
 void trainer_head(struct trainer *t, float scale);
+/* muon.c: which tensors; their scratch; the update of all of them. */
+void muon_plan(struct trainer *t);
+void muon_unplan(struct trainer *t);
+void muon_update(struct trainer *t, const struct adamw *a, double lr, double clip);
 /* backward.c: from t->dh to all gradients but the head's. */
 void trainer_backward(struct trainer *t);
 

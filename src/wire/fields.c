@@ -81,12 +81,14 @@ static void value_put(struct buf *out, const struct field *f, const uint8_t *p) 
 }
 
 static bool left_out(const struct field *f, const uint8_t *at) {
+    static const uint8_t bytes[] = {
+        [JSON_U32] = 4, [JSON_U64] = 8, [JSON_F64] = 8, [JSON_BOOL] = 1, [JSON_HASH] = HASH_BYTES};
     if (!f->omitted) return false;
-    if (f->type == JSON_BOOL) return *at == 0;
-    CHECK(f->type == JSON_HASH); /* the only other type that needs it so far */
-    struct hash h;
-    memcpy(h.v, at, HASH_BYTES);
-    return hash_is_zero(&h);
+    CHECK(f->type < ARRAY_COUNT(bytes)); /* the other types did not need it so far */
+    CHECK(bytes[f->type] > 0);
+    for (size_t i = 0; i < bytes[f->type]; i++)
+        if (at[i] != 0) return false;
+    return true;
 }
 
 void json_fields_put(struct buf *out, const struct field *fields, const void *base, bool *first) {

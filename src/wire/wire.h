@@ -240,6 +240,7 @@ void wire_answer_encode(const struct wire_answer *a, struct buf *out);
 enum brg_status wire_answer_decode(enum wire_kind kind, const void *json, size_t n,
                                    struct wire_answer *out, struct err *e) MUST_USE;
 
+enum { WIRE_MUON = 1 };
 /* GET /v1/run: what a site needs before it joins. */
 struct wire_run {
     struct id128 run;
@@ -250,6 +251,8 @@ struct wire_run {
     double lr, lr_min_ratio, warmup_tokens, tokens_total, decay_share;
     uint32_t schedule; /* enum schedule_kind */
     double beta1, beta2, eps, weight_decay, clip;
+    uint32_t optimizer; /* WIRE_MUON: of the layers' matrices; 0: AdamW for all */
+    double muon_momentum, muon_lr_ratio;
     uint64_t steps; /* H, nominal inner steps a round */
     uint32_t ttl_ms, heartbeat_ms;
     char model_json[8192]; /* config.json */

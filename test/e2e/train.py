@@ -92,6 +92,19 @@ def train_C1_e2e_killed_at_any_point_it_goes_on_to_the_same_bits():
         same_as_without(f"killed{i}")
 
 
+def train_C1_e2e_muon_killed_goes_on_to_the_same_bits():
+    muon = ("--optimizer", "muon", "--muon-lr-ratio", "1.5", "--eval-every", "40")
+    train("muon", *muon, every="1h")
+    if not os.path.exists(os.path.join(SCRATCH, "whole")):
+        train("whole", every="1h")
+    want(weights("muon") != weights("whole"), "the optimizer makes no difference")
+    train("muon-killed", *muon, fault="train.step:23", ok=(KILLED,))
+    said = train("muon-killed", every="0s", ok=(12,)).stderr
+    want("optimizer=muon" in said and "--fresh" in said, f"another optimizer goes on from Muon's checkpoint: {said}")
+    want("resumed" in train("muon-killed", *muon).stdout, "it began anew")
+    want(weights("muon-killed") == weights("muon"), "the weights are not those of a run without interruption")
+
+
 def train_C1_e2e_killed_again_and_again():
     for step in (3, 11, 2, 9):
         train("often", fault=f"train.step:{step}", ok=(KILLED,))

@@ -154,6 +154,31 @@ TEST(hub_commits_are_refused_for_what_they_say) {
     kit_close(&k);
 }
 
+/* A weight that moved by 0.03 at rates of 0.01 in all: too far for AdamW (0.012), and not for Muon with
+ * matrices of up to 96 at twice the rate (0.048). */
+TEST(hub_a_delta_may_be_as_long_as_the_optimizer_can_make_it) {
+    for (int muon = 0; muon < 2; muon++) {
+        struct kit k;
+        struct hub_settings s = kit_settings(10000, 1);
+        s.muon_ratio = muon ? 2 : 0;
+        s.muon_side = 96;
+        kit_open(&k, &s);
+        uint32_t a = kit_join(&k, "alpha", 1);
+        for (uint32_t i = 0; i < 2; i++) {
+            struct wire_lease l = kit_lease(&k, "alpha", a, 1 + i, 16);
+            struct wire_request q = kit_commit_request(&k, "alpha", a, 1 + i, &l, 16);
+            struct hub_blob_verdict blob = kit_blob();
+            blob.theta_max = 1;
+            blob.max_abs = i == 0 ? 0.05 : 0.03;
+            const struct wire_answer *r = kit_commit(&k, &q, &blob);
+            bool fine = muon && i == 1;
+            assert_int_equal(r->u.commit.outcome, fine ? OUTCOME_STAGED : OUTCOME_REJECTED);
+            if (!fine) assert_non_null(strstr(r->u.commit.reason, muon ? "Muon" : "AdamW"));
+        }
+        kit_close(&k);
+    }
+}
+
 TEST(hub_an_incomplete_upload_is_told_where_to_go_on) {
     struct kit k;
     open_small(&k, 4, 1);

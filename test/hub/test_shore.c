@@ -57,6 +57,29 @@ TEST(hub_settings_can_ask_for_the_counting_rule) {
     assert_int_equal(take("outer.average=median", &s, &e), BRG_E_CONFIG);
 }
 
+TEST(hub_settings_can_ask_for_muon_where_there_are_matrices) {
+    struct run_settings s;
+    struct run_facts f = some_facts();
+    struct err e = {0};
+    assert_int_equal(take("train.optimizer=muon", &s, &e), BRG_E_CONFIG); /* no layers known */
+    assert_non_null(strstr(e.text, "train.optimizer"));
+    f.matrix_side = 96;
+    struct config *c = config_create();
+    run_settings_declare(c);
+    assert_int_equal(config_set(c, "train.optimizer=muon", &e), BRG_OK);
+    assert_int_equal(config_set(c, "train.muon_lr_ratio=2.5", &e), BRG_OK);
+    assert_int_equal(config_finish(c, &e), BRG_OK);
+    assert_int_equal(run_settings_take(c, &f, &s, &e), BRG_OK);
+    config_destroy(c);
+    assert_true(s.hub.muon_ratio == 2.5);
+    assert_true(s.hub.muon_side == 96);
+    static struct wire_run w;
+    run_describe(&s, &f, "{}", &w);
+    assert_int_equal(w.optimizer, WIRE_MUON);
+    assert_true(w.muon_lr_ratio == 2.5);
+    assert_true(w.muon_momentum == 0.95);
+}
+
 TEST(hub_settings_that_do_not_fit_are_refused_by_key) {
     static const struct {
         const char *set, *names;

@@ -389,6 +389,16 @@ static void vectors(struct device *dev) {
         dev->ops->add(dev, y, x, n);
         for (size_t i = 0; i < n; i++) assert_true(y[i] == before[i] + x[i]);
         assert_true(y[n] == behind);
+        memcpy(before, y, n * 4);
+        dev->ops->axpby(dev, y, x, 0.75f, -1.5f, n);
+        for (size_t i = 0; i < n; i++)
+            assert_true(fabs((double)y[i] - (0.75 * (double)x[i] - 1.5 * (double)before[i])) <
+                        1e-6);
+        assert_true(y[n] == behind);
+        for (size_t i = 0; i < n; i++) y[i] = NAN; /* b = 0: nothing is read */
+        dev->ops->axpby(dev, y, x, 0.75f, 0, n);
+        for (size_t i = 0; i < n; i++) assert_true(y[i] == 0.75f * x[i]);
+        assert_true(y[n] == behind);
         dev->ops->zero(dev, y, n);
         for (size_t i = 0; i < n; i++) assert_true(y[i] == 0.0f);
         assert_true(y[n] == behind);

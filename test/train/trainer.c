@@ -265,11 +265,13 @@ COUNTED(realloc, __libc_realloc, (void *p, size_t n), (p, n))
 COUNTED(aligned_alloc, __libc_memalign, (size_t align, size_t n), (align, n))
 #endif
 
-static void allocates_nothing(const char *device) {
+static void allocates_nothing_with(const char *device, const struct muon *muon) {
     struct model_config c = small_model(9);
     int32_t *tokens = random_tokens(&c, 5, 9, 2);
     unsigned long before = heap_calls;
-    struct trainer *t = make_trainer(&c, 9, 5, 2, 3, device);
+    struct trainer *t = make_with(
+        &c, 9, 5,
+        (struct trainer_options){.micro_batch = 2, .threads = 3, .device = device, .muon = muon});
     assert_true(!counting || heap_calls > before); /* the count counts */
     void *slabs[ARRAY_COUNT(t->slabs)];
     double losses[3];
@@ -282,6 +284,12 @@ static void allocates_nothing(const char *device) {
     assert_memory_equal(slabs, t->slabs, sizeof slabs);
     trainer_destroy(t);
     mem_free(tokens);
+}
+
+static void allocates_nothing(const char *device) {
+    struct muon muon = muon_default();
+    allocates_nothing_with(device, NULL);
+    allocates_nothing_with(device, &muon);
 }
 
 TEST(train_T3_a_step_allocates_nothing) {

@@ -242,4 +242,8 @@ void random_run(struct prng *p, struct wire_run *r) {
                    &r->weight_decay, &r->clip};
     for (size_t i = 0; i < ARRAY_COUNT(d); i++) *d[i] = real(p);
     text(p, r->model_json, sizeof r->model_json);
+    /* Behind the others: they came later, and are not written where they are 0. */
+    r->optimizer = u32(p);
+    r->muon_momentum = real(p);
+    r->muon_lr_ratio = real(p);
 }

@@ -106,6 +106,9 @@ TEST(wire_golden_run) {
     prng_seed(&p, 102);
     random_run(&p, &r);
     (void)snprintf(r.model_json, sizeof r.model_json, "{\"model_type\":\"qwen3\"}");
+    r.optimizer =
+        0; /* what has no optimizer of its own is written as it was before there was another */
+    r.muon_momentum = r.muon_lr_ratio = 0;
     buf_init(&b, WIRE_BODY_MAX);
     wire_run_encode(&r, &b);
     compare("run", &b);

@@ -108,6 +108,7 @@ struct vector_job {
     float *y;
     const float *x;
     size_t n;
+    float a, b; /* of axpby */
 };
 
 static void vector_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
@@ -121,12 +122,24 @@ static void vector_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
 }
 
 static void cpu_add(struct device *d, float *y, const float *x, size_t n) {
-    struct vector_job j = {cpu_of(d), y, x, n};
+    struct vector_job j = {.c = cpu_of(d), .y = y, .x = x, .n = n};
     cpu_run(j.c, OP_OTHER, (n + COPY_CHUNK - 1) / COPY_CHUNK, vector_chunk, &j);
 }
 
 static void cpu_zero(struct device *d, float *x, size_t n) {
     cpu_add(d, x, NULL, n);
+}
+
+static void axpby_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
+    (void)worker;
+    struct vector_job *j = ctx;
+    size_t at = (size_t)chunk * COPY_CHUNK, n = j->n - at < COPY_CHUNK ? j->n - at : COPY_CHUNK;
+    j->c->kernels->axpby(j->y + at, j->x + at, j->a, j->b, n);
+}
+
+static void cpu_axpby(struct device *d, float *y, const float *x, float a, float b, size_t n) {
+    struct vector_job j = {cpu_of(d), y, x, n, a, b};
+    cpu_run(j.c, OP_ADAMW, (n + COPY_CHUNK - 1) / COPY_CHUNK, axpby_chunk, &j);
 }
 
 struct embed_job {
@@ -316,6 +329,7 @@ static const struct device_ops CPU_OPS = {.close = cpu_close,
                                           .finish = cpu_finish,
                                           .zero = cpu_zero,
                                           .add = cpu_add,
+                                          .axpby = cpu_axpby,
                                           .embed = cpu_embed,
                                           .embed_back = cpu_embed_back,
                                           .matmul = cpu_matmul,

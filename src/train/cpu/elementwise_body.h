@@ -185,6 +185,14 @@ static void k_add(float *y, const float *x, size_t n) {
         vput(y + i, vget(y + i, n - i) + vget(x + i, n - i), n - i);
 }
 
+static void k_axpby(float *y, const float *x, float a, float b, size_t n) {
+    const vf va = vset(a), vb = vset(b);
+    for (size_t i = 0; i < n; i += LANES) {
+        vf old = b == 0.0f ? vset(0.0f) : vget(y + i, n - i) * vb;
+        vput(y + i, vfma(vget(x + i, n - i), va, old), n - i);
+    }
+}
+
 static double k_sum_squares(const float *x, size_t n) {
     vd sum = __builtin_convertvector(vset(0.0f), vd);
     for (size_t i = 0; i < n; i += LANES) {

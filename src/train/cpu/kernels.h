@@ -67,7 +67,8 @@ struct kernels {
     void (*attn_back)(const struct attn_work *a, uint32_t bkv, float *scratch);
     /* One row of logits[V]: gives the loss; where scale is not 0, logits become their gradient. */
     float (*cross_entropy)(float *logits, size_t V, int32_t target, float scale, float z);
-    void (*add)(float *y, const float *x, size_t n); /* y += x */
+    void (*add)(float *y, const float *x, size_t n);                     /* y += x */
+    void (*axpby)(float *y, const float *x, float a, float b, size_t n); /* as in device.h */
     double (*sum_squares)(const float *x, size_t n);
     void (*adamw)(float *theta, float *m, float *v, const float *g, size_t n,
                   const struct adamw_step *s);

@@ -24,5 +24,5 @@
         .rope_back = k_rope_back, .swiglu = k_swiglu, .swiglu_back = k_swiglu_back,                \
         .attn_pack = k_attn_pack, .attn = k_attn, .attn_delta = k_attn_delta,                      \
         .attn_back = k_attn_back, .cross_entropy = k_cross_entropy, .add = k_add,                  \
-        .sum_squares = k_sum_squares, .adamw = k_adamw                                             \
+        .axpby = k_axpby, .sum_squares = k_sum_squares, .adamw = k_adamw                           \
     }
