@@ -166,7 +166,7 @@ tests: $(TEST_BINARIES)
 test:
 	@scripts/deps
 	@$(MAKE) --no-print-directory run-tests
-run-tests: all tests chaos-tools
+run-tests: all tests chaos-tools $(B)/bench/quality_run
 	@$(SANITIZER_ENV) B=$(B) VARIANT=$(VARIANT) T="$(T)" test/run $(TEST_BINARIES)
 asan tsan:
 	@$(MAKE) --no-print-directory VARIANT=$@ test
@@ -218,6 +218,15 @@ $(B)/bench/round_site: $(B)/obj/bench/round/site.o $(LIBRARY_OBJECTS)
 .PHONY: bench-round
 bench-round: all $(B)/bench/round_site
 	@QUICK=$(QUICK) bench/round/round --build $(B) $(ARGS)
+
+# Quality over sites, the laboratory: bench/quality/quality says how. QUICK=1: a quarter of an hour.
+$(B)/bench/quality_run: $(call objects_of,bench/quality) $(filter-out $(MAIN_OBJECT),$(ALL_OBJECTS))
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	@$(CC) $(LDFLAGS_ALL) $^ $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+.PHONY: bench-quality
+bench-quality: all $(B)/bench/quality_run
+	@QUICK=$(QUICK) bench/quality/quality --build $(B) $(ARGS)
 
 # The promise: 45 % sooner than waiting for all, in 1,000 drawn worlds; and a replay of traces beside it.
 # That of the tokenizer wants a vocabulary, a text and a peer, which bench/tokenizer fetches.
@@ -350,6 +359,7 @@ help:
 	@echo "make bench-tokenizer  MB/s of Qwen3's vocabulary on one core, beside Hugging Face's library (npm)"
 	@echo "make bench-mpi        two ranks beside one process [ARGS='--rounds 5']"
 	@echo "make bench-merge [ARGS='--millions 60']  the merge of three int4 contributions, of the stream rate"
+	@echo "make bench-quality [QUICK=1 ARGS=...]  perplexity over sites beside central runs; docs/quality.md"
 	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"

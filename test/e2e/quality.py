@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+# timeout: 300
+"""The laboratory of bench/quality. What goes wrong: its sites do not do what the program's do, so that its figures mean
+nothing; a sample is lost or doubled in a history of leaves, crashes and joins; a stopped campaign begins anew. What
+must hold: one site at eta 1, mu 0 through fp32 is the central run, overlapped or not; the ledger ends full, and what a
+crash costs is done again; equal settings give equal numbers; what was run is not run again."""
+import csv
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+
+ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("B") or os.path.join("build", "release"))
+PROGRAM = os.path.join(BUILD, "bench", "quality_run")
+BERINGIA = os.environ.get("BERINGIA") or os.path.join(BUILD, "beringia")
+SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-quality-e2e"
+ONLY = os.environ.get("T", "")
+
+
+class Failure(Exception):
+    pass
+
+
+def want(condition, text):
+    if not condition:
+        raise Failure(text)
+
+
+def pack():
+    out = os.path.join(SCRATCH, "data")
+    if not os.path.exists(out):
+        with open(os.path.join(ROOT, "share", "text", "moby-dick.txt"), encoding="utf-8") as f:
+            head = f.read(150000)
+        with open(out + ".txt", "w", encoding="utf-8") as f:
+            f.write(head)
+        subprocess.run([BERINGIA, "pack", "--out", out, "--seq-len", "32", "--heldout", "0.1", out + ".txt"], check=True,
+                       stdout=subprocess.DEVNULL)
+    return out
+
+
+def run(*words, tokens=24000, ok=0):
+    done = subprocess.run([PROGRAM, f"data={pack()}", f"model={ROOT}/share/models/tiny.json", f"tokens={tokens}", *words],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    want(done.returncode == ok, f"{words}: ended with {done.returncode}: {done.stderr[-300:]}")
+    return json.loads(done.stdout) if ok == 0 else done.stderr
+
+
+def quality_e2e_one_site_is_the_central_run():
+    for optimizer in ("adamw", "muon"):
+        central = run("sites=0", "batch=8", "lr=0.004", f"optimizer={optimizer}")
+        for delay in (0, 3):
+            one = run("sites=1", "batch=8", "lr=0.004", f"optimizer={optimizer}", "eta=1", "mu=0", "m_ref=1", "steps=7",
+                      f"delay={delay}")
+            want(one["rounds"] > 8, f"{one['rounds']} rounds only")
+            # Both are sums of the same steps, rounded in another order; what differs is far below any effect.
+            want(abs(one["nll"] - central["nll"]) < 2e-4, f"{optimizer}, delay {delay}: {one['nll']} is not {central['nll']}")
+
+
+def quality_e2e_a_history_of_members_loses_no_sample():
+    r = run("batch=4", "steps=6", "lr=0.004", "mu=0.5", "events=c0.2l,a0.4l,b0.4c,a0.4j,b0.7j,c0.7j")
+    # The run itself ends with an error where the ledger is not full: each sample merged exactly once.
+    want(r["joins"] == 6, f"{r['joins']} joins instead of 3 at the beginning and 3 later")
+    want(r["lost_samples"] >= 4, "the crash cost nothing: it did not happen within a round")
+    again = run("batch=4", "steps=6", "lr=0.004", "mu=0.5", "events=c0.2l,a0.4l,b0.4c,a0.4j,b0.7j,c0.7j")
+    want({**r, "seconds": 0} == {**again, "seconds": 0}, "equal settings, other numbers")
+    late = run("batch=4", "steps=6", "lr=0.004", "mu=0.5", "away=c", "events=c0.3j")
+    want(late["joins"] == 3, f"{late['joins']} joins")
+
+
+def quality_e2e_codecs_delays_and_speeds_end_with_a_full_ledger():
+    for more, share in ((("codec=int4", "down_codec=int4", "delay=2"), 0.1333), (("codec=topk", "mu=0", "eta=1"), 0.01),
+                        (("codec=int8", "speeds=1:2:4"), 0.26), (("speeds=1:2:4", "cadence_batch=1"), 1.0)):
+        r = run("batch=4", "steps=6", "lr=0.004", *more)
+        want(0 < r["bytes_up_share"] <= share, f"{more}: {r['bytes_up_share']} of fp32's bytes")
+        want(r["nll"] < 5, f"{more}: learns nothing, {r['nll']}")
+
+
+def quality_e2e_wrong_words_are_told():
+    for words, part in ((("eta=99",), "eta=99"), (("colour=red",), "colour"), (("events=z0.3j",), "not there"),
+                        (("speeds=2:3:1",), "multiple")):
+        want(part in run(*words, ok=2), f"{words}: not told")
+
+
+def quality_e2e_a_campaign_goes_on_where_it_was():
+    words = [os.path.join(ROOT, "bench", "quality", "quality"), "--build", BUILD, "--dir", os.path.join(SCRATCH, "lab"),
+             "--tokens-per-parameter", "0.05", "--only", "central", "--text", os.path.join(SCRATCH, "data.txt"), "--heldout", "0.1"]
+    pack()
+    env = dict(os.environ, QUICK="1")
+    for n, share in ((1, None), (2, 0)):
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, check=False)
+        want(done.returncode == 2, f"ended with {done.returncode}: {done.stderr[-300:]}")  # 2: parts were left out
+        last = dict(w.split("=") for w in done.stdout.strip().splitlines()[-1].split() if "=" in w)
+        want((int(last["runs"]) >= 4) == (n == 1), f"time {n}: {last['runs']} runs")
+        want(share is None or int(last["runs"]) == share, "runs were made again")
+    path = os.path.join(SCRATCH, "lab", "90k", "runs.csv")
+    with open(path, newline="", encoding="utf-8") as f:
+        rows = list(csv.DictReader(f))
+    with open(path, "r+", encoding="utf-8") as f:  # killed while it wrote the last row
+        f.truncate(os.path.getsize(path) - 9)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, check=False)
+    want("runs=1 " in done.stdout.strip().splitlines()[-1], f"a torn row: {done.stdout[-200:]}")
+    with open(path, newline="", encoding="utf-8") as f:
+        whole = [r for r in csv.DictReader(f) if r["curve"] and r["curve"].endswith("]")]
+    want(len(whole) == len(rows), f"{len(whole)} whole rows of {len(rows)}")
+
+
+SCENARIOS = [v for k, v in list(globals().items()) if k.startswith("quality_")]
+
+
+def main():
+    failed = 0
+    os.makedirs(SCRATCH, exist_ok=True)
+    if not os.path.exists(PROGRAM):
+        print(f"skip quality: {PROGRAM} is not built")
+        return 0
+    for scenario in SCENARIOS:
+        name = scenario.__name__
+        if ONLY and ONLY not in name and ONLY not in "quality.py":
+            continue
+        began = time.monotonic()
+        try:
+            scenario()
+            print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        except Exception as e:  # every failure of a scenario is its result
+            failed += 1
+            if not isinstance(e, Failure):
+                traceback.print_exc()
+            print(f"FAIL {name}: {e}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
