@@ -120,8 +120,8 @@ static void of_site(const struct walk *w, const struct hub_site_view *s) {
             "look at its job and its network; others get its leases when they need them; start it "
             "again with the same --state");
     }
-    if (s->rejected >= REJECTED_LEAST && 2 * s->rejected > s->contributions) {
-        (void)snprintf(text, sizeof text, "%llu of its %llu contributions were refused",
+    if (s->rejected >= REJECTED_LEAST && s->rejected > s->contributions) {
+        (void)snprintf(text, sizeof text, "%llu contributions were refused, %llu accepted",
                        (unsigned long long)s->rejected, (unsigned long long)s->contributions);
         raise(w, "site_rejected", ALARM_WARN, s->name, text,
               "the hub's log (ev=rejected) has the reason; look at that site");

@@ -198,7 +198,7 @@ static const struct site_metric {
     {"site_leases", "gauge", "Leases the site holds.", of_leases},
     {"site_samples_leased", "gauge", "Samples in them.", of_leased},
     {"site_samples_done", "gauge", "Samples of them that are trained.", of_done},
-    {"site_contributions_total", "counter", "Contributions handed in.", of_contributions},
+    {"site_contributions_total", "counter", "Contributions accepted.", of_contributions},
     {"site_merged_total", "counter", "Contributions merged.", of_merged},
     {"site_rejected_total", "counter", "Contributions refused.", of_rejected},
     {"site_tokens_merged_total", "counter", "Training tokens merged of this site.", of_tokens},

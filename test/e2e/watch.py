@@ -179,6 +179,45 @@ def test_what_a_late_page_needs():
         hub.kill()
 
 
+def test_a_measured_version_is_shown():
+    data, run_dir = os.path.join(h.SCRATCH, "held"), os.path.join(h.SCRATCH, "measured")
+    done = h.run("pack", "--out", data, "--seq-len", "16", "--heldout", "0.1", os.path.join(h.SCRATCH, "t.txt"))
+    check("pack", done.returncode == 0, done.stderr)
+    done = h.run("init", run_dir, "--model", "tiny", "--data", data)
+    check("init", done.returncode == 0, done.stderr)
+    hub = h.Hub(run_dir)
+    try:
+        done = h.run("eval", run_dir, "--data", data, "--record", "--json")
+        check("eval --record", done.returncode == 0, done.stderr)
+        e = hub.get("/v1/heldout")["heldout"]
+        check("shown", len(e) == 1 and e[0]["version"] == 0 and e[0]["loss"] == json.loads(done.stdout)["nll"], (e, done.stdout))
+        done = h.run("eval", run_dir, "--ids", os.path.join(h.SCRATCH, "t.txt"), "--record")
+        check("only of held-out samples", done.returncode == 2 and "--data" in done.stderr, done.stderr)
+        hub.stop()
+    finally:
+        hub.kill()
+
+
+def test_viewers_are_bounded():
+    hub = h.Hub(h.make_run("crowd"))
+    crowd = []
+    try:
+        status, _ = hub.request("HEAD", "/v1/events")
+        check("HEAD", status == 200, status)
+        crowd = [Viewer(hub) for _ in range(128)]
+        status, a = hub.request("GET", "/v1/events")
+        check("one too many", status == 503 and a["code"] == "RETRY" and "128" in a["text"], (status, a))
+        check("the hub serves", hub.get("/v1/status")["head"] == 0 and "\nberingia_viewers 128\n" in hub.get("/metrics").decode())
+        crowd.pop().close()
+        wait("a free place", lambda: "\nberingia_viewers 127\n" in hub.get("/metrics").decode())
+        crowd.append(Viewer(hub))
+        hub.stop()
+    finally:
+        for v in crowd:
+            v.close()
+        hub.kill()
+
+
 # ---- Metrics -----------------------------------------------------------------------------------------------------
 def documented():
     with open(os.path.join(ROOT, "docs", "metrics.md"), encoding="utf-8") as f:

@@ -85,6 +85,68 @@ TEST(hub_alarms_know_a_hub_that_holds_and_positions_in_quarantine) {
     kit_close(&k);
 }
 
+TEST(hub_alarms_know_a_site_that_is_refused_again_and_again) {
+    struct kit k;
+    struct hub_settings s = kit_settings(64, 1);
+    struct view_extra x = {0};
+    struct hub_blob_verdict bad = kit_blob();
+    bad.status = BRG_E_NONFINITE;
+    kit_open(&k, &s);
+    uint32_t inc = kit_join(&k, "a", 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_string_equal(alarms_of(&k, &x), "");
+        struct wire_lease l = kit_lease(&k, "a", inc, 10 + i, 4);
+        struct wire_request q = kit_commit_request(&k, "a", inc, 100 + i, &l, l.count);
+        assert_int_equal(kit_commit(&k, &q, &bad)->u.commit.outcome, OUTCOME_REJECTED);
+    }
+    assert_string_equal(alarms_of(&k, &x), "site_rejected:warn:a ");
+    kit_close(&k);
+}
+
+TEST(hub_alarms_know_how_long_a_round_usually_lasts) {
+    struct kit k;
+    struct hub_settings s = kit_settings(256, 1);
+    struct view_extra x = {0};
+    s.quorum = 1;
+    kit_open(&k, &s);
+    uint32_t inc = kit_join(&k, "a", 1);
+    for (uint32_t i = 1; i <= 3; i++) { /* a version each 200 s: an alarm after 800 */
+        struct wire_lease l = kit_lease(&k, "a", inc, 10 + i, 4);
+        assert_int_equal(kit_stage(&k, "a", inc, i, &l, l.count), OUTCOME_STAGED);
+        assert_true(k.has_plan);
+        k.has_plan = false;
+        struct hub_cmd c = {.kind = HUB_CMD_MERGED, .wall = (1700000000LL + 200 * i) * NS_PER_S};
+        c.u.merged.plan = k.plan;
+        c.u.merged.bytes = 100;
+        c.u.merged.checkpoint.v[0] = (uint8_t)(1 + i);
+        c.u.merged.theta.v[0] = (uint8_t)(2 + i);
+        (void)kit_step(&k, &c);
+        assert_int_equal(kit_view(&k).head, i);
+    }
+    x.round_s = 799;
+    assert_string_equal(alarms_of(&k, &x), "");
+    x.round_s = 801;
+    assert_string_equal(alarms_of(&k, &x), "head_still:warn: ");
+    kit_close(&k);
+}
+
+TEST(hub_alarms_know_an_agent_that_is_silent) {
+    struct kit k;
+    struct hub_settings s = kit_settings(64, 1);
+    struct view_extra x = {0};
+    kit_open(&k, &s);
+    struct wire_report r = {.run = k.s.run, .site = "alder", .items_count = 1};
+    r.items[0] = (struct wire_item){.n = 1, .kind = ITEM_SHAPE, .at = 100, .shape = "small"};
+    struct hub_cmd c = {.kind = HUB_CMD_REPORT, .u = {.report = &r}};
+    assert_int_equal(kit_step(&k, &c)->code, WIRE_OK);
+    kit_wait(&k, 3 * 3600 - 1);
+    (void)kit_join(&k, "a", 1);
+    assert_string_equal(alarms_of(&k, &x), "");
+    kit_wait(&k, 2);
+    assert_string_equal(alarms_of(&k, &x), "agent_silent:warn:alder ");
+    kit_close(&k);
+}
+
 /* ---- The timeline ---------------------------------------------------------------------------------- */
 static json_t *timeline_json(struct timeline *t, struct kit *k, time_ns wall, time_ns after) {
     struct buf b;

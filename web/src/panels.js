@@ -75,7 +75,7 @@ export function ledger(s) {
 
 // ---- Sites -------------------------------------------------------------------------------------------
 export function sites(s, ago) {
-  const head = ["site", "state", "version", "tokens/s", "loss", "leased", "done", "handed in", "merged", "refused", "tokens merged",
+  const head = ["site", "state", "version", "tokens/s", "loss", "leased", "done", "accepted", "merged", "refused", "tokens merged",
     "heard"];
   const rows = s.sites.map((x) => {
     const state = !x.joined ? "away" : !x.live ? "silent" : x.phase, heard = x.heard_ago_s < 0 ? NaN : x.heard_ago_s + ago;
