@@ -307,7 +307,7 @@ static const struct route routes[] = {
     {GETS, 2, {"v1", "status"}, 0, handle_status},
     {GETS, 2, {"v1", "rounds"}, 0, handle_rounds},
     {GETS, 2, {"v1", "quarantine"}, 0, handle_quarantine},
-    {GETS, 0, {NULL}, 0, handle_page},
+    {GETS, 0, {NULL}, 0, handle_page}, /* no figure in it: it asks for a token itself */
     {GETS, 1, {"metrics"}, 0, handle_metrics},
     {GETS, 2, {"v1", "events"}, 0, handle_events},
     {GETS, 2, {"v1", "timeline"}, 0, handle_timeline},

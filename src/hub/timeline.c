@@ -2,8 +2,8 @@
 /* timeline.c - see the header.
  *
  * Invariants
- *   (T1) a list never holds more than its maximum, however long the hub runs.
- *   (T2) two entries of one site that follow each other differ. */
+ *   (W1) a list never holds more than its maximum, however long the hub runs.
+ *   (W2) two entries of one site that follow each other differ. */
 #include <string.h>
 
 #include "hub/timeline.h"
@@ -78,7 +78,7 @@ static void observe_site(struct timeline *t, const struct hub_site_view *v, time
     struct seen *s = &t->seen[v->site];
     uint8_t state = timeline_state_of(v);
     if (s->known && s->state == state) return;
-    CHECK(!s->known || s->state != state); /* T2 */
+    CHECK(!s->known || s->state != state); /* W2 */
     s->known = true;
     s->state = state;
     struct entry *e = entry_at(t, ++t->states_count);
@@ -98,7 +98,7 @@ static void observe_site(struct timeline *t, const struct hub_site_view *v, time
 
 static uint64_t oldest(uint64_t count, uint64_t max) {
     uint64_t first = count > max ? count - max : 0;
-    CHECK(count - first <= max); /* T1 */
+    CHECK(count - first <= max); /* W1 */
     return first;
 }
 

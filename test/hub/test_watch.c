@@ -166,7 +166,7 @@ static const char *state_at(const json_t *spans, size_t i) {
     return json_string_value(json_array_get(json_array_get(spans, i), 1));
 }
 
-TEST(hub_timeline_T2_keeps_what_changed_and_nothing_twice) {
+TEST(hub_timeline_W2_keeps_what_changed_and_nothing_twice) {
     struct kit k;
     struct hub_settings s = kit_settings(64, 1);
     kit_open(&k, &s);
@@ -199,7 +199,7 @@ TEST(hub_timeline_T2_keeps_what_changed_and_nothing_twice) {
     kit_close(&k);
 }
 
-TEST(hub_timeline_T1_forgets_the_oldest_and_stays_whole) {
+TEST(hub_timeline_W1_forgets_the_oldest_and_stays_whole) {
     struct kit k;
     struct hub_settings s = kit_settings(64, 1);
     kit_open(&k, &s);

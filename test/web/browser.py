@@ -66,18 +66,22 @@ class Browser:
                 self.pages[m["sessionId"]].event(m["method"], m["params"])
         return True
 
-    def call(self, method, session=None, **params):
+    def send(self, method, session=None, **params):
         self.count += 1
         m = {"id": self.count, "method": method, "params": params, **({"sessionId": session} if session else {})}
         data = json.dumps(m).encode() + b"\0"
         while data:
             data = data[os.write(self.down, data):]
+        return self.count
+
+    def call(self, method, session=None, **params):
+        number = self.send(method, session, **params)
         until = time.monotonic() + 60
-        while m["id"] not in self.answers:
+        while number not in self.answers:
             if time.monotonic() > until:
                 raise Failure(f"{method}: no answer in 60 s")
             self.pump(0.5)
-        answer = self.answers.pop(m["id"])
+        answer = self.answers.pop(number)
         if "error" in answer:
             raise Failure(f"{method}: {answer['error']}")
         return answer["result"]
@@ -92,6 +96,7 @@ class Page:
     def __init__(self, browser, session):
         self.browser, self.session = browser, session
         self.asked, self.complaints = [], []  # urls; what a person would see in red in the console
+        self.token = None  # what the page has to show; see want_token
         browser.pages[session] = self
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(domain + ".enable")
@@ -99,7 +104,18 @@ class Page:
     def call(self, method, **params):
         return self.browser.call(method, self.session, **params)
 
+    def want_token(self, token):
+        """From here on the page's requests go through this test, which answers 401 to those without the token: what a hub
+        that wants tokens does."""
+        self.token = token
+        self.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/*"}])
+
     def event(self, method, p):
+        if method == "Fetch.requestPaused":
+            if p["request"]["headers"].get("Authorization") == "Bearer " + self.token:
+                self.browser.send("Fetch.continueRequest", self.session, requestId=p["requestId"])
+            else:
+                self.browser.send("Fetch.fulfillRequest", self.session, requestId=p["requestId"], responseCode=401)
         if method == "Network.requestWillBeSent":
             self.asked.append(p["request"]["url"])
         elif method == "Runtime.exceptionThrown":
