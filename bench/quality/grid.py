@@ -8,9 +8,9 @@ import math
 
 PARTS = ("central", "plain", "over", "codec", "members")
 PERIODS = (10, 30, 100)
+BATCHES = {"40k": 2}  # rows of a site's step: the smallest model would have too few steps with as many as the others
 BATCH = 4
-CENTRAL = {"sites": 0, "batch": 3 * BATCH}
-SITES = {"sites": 3, "batch": BATCH, "m_ref": 3}
+SITES = {"sites": 3, "m_ref": 3}
 PLAIN = {"eta": 0.7, "mu": 0.9, "optimizer": "adamw"}
 # (eta, mu) that are tried; QUICK takes the first. Few rounds want less momentum, many small ones none (docs/quality.md).
 OUTER = {("adamw", 10): ((0.5, 0.8), (1.0, 0.0), (0.7, 0.6)), ("adamw", 30): ((0.7, 0.7), (0.7, 0.8), (0.7, 0.9)),
@@ -20,6 +20,10 @@ OUTER = {("adamw", 10): ((0.5, 0.8), (1.0, 0.0), (0.7, 0.6)), ("adamw", 30): ((0
 RATES = {("adamw", 10): (0.5, 1.0), ("adamw", 30): (0.5, 1.0), ("adamw", 100): (0.5, 1.0),
          ("muon", 10): (1.0, 2.0), ("muon", 30): (1.0, 2.0), ("muon", 100): (0.5, 1.0)}
 HISTORY = "c0.2l,a0.4l,b0.4c,a0.4j,b0.7j,c0.7j"
+
+
+def batch(a):
+    return BATCHES.get(a.size, BATCH)
 
 
 class Arm:
@@ -63,37 +67,36 @@ def confirm(lab, settings, seeds):
 def central(lab, a):
     factor, stretch = (2.0, 2) if a.quick else (math.sqrt(2), 4)
     arms = {}
-    for optimizer, rates in (("adamw", (0.004, 0.008)), ("muon", (0.004, 0.008))):
-        best, _ = tune(lab, {**CENTRAL, "optimizer": optimizer}, [float(r) for r in rates], factor, stretch)
+    for optimizer, rates in (("adamw", (0.004, 0.008)), ("muon", (0.008, 0.016))):
+        best, _ = tune(lab, {"sites": 0, "batch": 3 * batch(a), "optimizer": optimizer}, [float(r) for r in rates], factor, stretch)
         arms[f"central-{optimizer}"] = confirm(lab, best, a.seeds)
     return arms
 
 
 def plain(lab, a, arms):
-    settings = [{**SITES, **PLAIN, "steps": h, "lr": arms["central-adamw"].settings["lr"]} for h in PERIODS]
+    settings = [{**SITES, "batch": batch(a), **PLAIN, "steps": h, "lr": arms["central-adamw"].settings["lr"]} for h in PERIODS]
     many = [{**s, "seed": n} for s in settings for n in range(1, a.seeds + 1)]
     rows = lab.all(many)
     return {f"plain-{h}": Arm(s, rows[i * a.seeds:(i + 1) * a.seeds])
             for i, (h, s) in enumerate(zip(PERIODS, settings))}
 
 
-def over(lab, a, arms):
+def over(lab, a, arms, optimizer):
     """Ours: the rate, and in the campaign eta and mu with it, at each H."""
     out = {}
-    for optimizer in ("muon", "adamw"):
-        lr = arms[f"central-{optimizer}"].settings["lr"]
-        for h in (30, 10, 100):
-            found = []
-            wide = not a.quick or h == 30
-            for eta, mu in OUTER[optimizer, h][:1 if a.quick else None]:
-                base = {**SITES, "optimizer": optimizer, "steps": h, "eta": eta, "mu": mu}
-                rates = RATES[optimizer, h] if wide else (OTHER_H[optimizer, h],)
-                if not wide:  # relative to what H = 30 found
-                    lr = out[f"{optimizer}-30"].settings["lr"]
-                found.append(tune(lab, base, [float(f"{lr * r:.3g}") for r in rates],
-                                  2.0 if a.quick else math.sqrt(2), (1 if a.quick else 4) if wide else 0))
-            best = better(found)
-            out[f"{optimizer}-{h}"] = confirm(lab, None if best is None else found[best][0], a.seeds)
+    lr = arms[f"central-{optimizer}"].settings["lr"]
+    for h in (30, 10, 100):
+        found = []
+        wide = not a.quick or h == 30
+        if not wide and out[f"{optimizer}-30"].settings:  # relative to what H = 30 found
+            lr = out[f"{optimizer}-30"].settings["lr"]
+        for eta, mu in OUTER[optimizer, h][:1 if a.quick else None]:
+            base = {**SITES, "batch": batch(a), "optimizer": optimizer, "steps": h, "eta": eta, "mu": mu}
+            rates = RATES[optimizer, h] if wide else (OTHER_H[optimizer, h],)
+            found.append(tune(lab, base, [float(f"{lr * r:.3g}") for r in rates],
+                              2.0 if a.quick else math.sqrt(2), (1 if a.quick else 4) if wide else 0))
+        best = better(found)
+        out[f"{optimizer}-{h}"] = confirm(lab, None if best is None else found[best][0], a.seeds)
     return out
 
 
@@ -132,10 +135,12 @@ def play(lab, a):
     if "plain" in a.parts:
         arms |= plain(lab, a, arms)
     if {"over", "codec", "members"} & set(a.parts):
-        arms |= over(lab, a, arms)
+        arms |= over(lab, a, arms, "muon")
     if arms.get("muon-30") and arms["muon-30"].settings:
         if "codec" in a.parts:
             arms |= codec(lab, a, arms)
         if "members" in a.parts:
             arms |= members(lab, a, arms)
+    if "over" in a.parts:
+        arms |= over(lab, a, arms, "adamw")
     return arms

@@ -12,7 +12,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SEQ_LEN = 64
 # name: (hidden, inner, layers, heads, key-value heads, head_dim); bytes for tokens, tied embeddings
-SIZES = {"90k": (48, 128, 3, 3, 3, 16), "300k": (80, 208, 4, 5, 5, 16), "1m": (128, 344, 5, 8, 8, 16),
+SIZES = {"40k": (32, 88, 3, 4, 4, 8), "90k": (48, 128, 3, 3, 3, 16), "300k": (80, 208, 4, 5, 5, 16), "1m": (128, 344, 5, 8, 8, 16),
          "3m": (192, 512, 7, 6, 6, 32), "10m": (320, 864, 8, 10, 10, 32)}
 RESULTS = ("nll", "perplexity", "parameters", "tokens", "steps", "rounds", "cosine", "norm_ratio", "bytes_up_share",
            "lost_samples", "joins", "seconds", "curve")
@@ -98,7 +98,7 @@ class Lab:
 
     # ---- runs ------------------------------------------------------------------------------------------
     def key(self, settings):
-        s = {"tokens": self.tokens, "precision": self.a.precision, "curve_points": 8 if self.tokens >= 1e6 else 1, **settings}
+        s = {"tokens": self.tokens, "precision": self.a.precision, "curve_points": 8 if self.tokens >= 5e5 else 1, **settings}
         return " ".join(f"{k}={s[k]:g}" if isinstance(s[k], float) else f"{k}={s[k]}" for k in sorted(s))
 
     def all(self, many):

@@ -8,7 +8,8 @@ import math
 import os
 
 from curves import curves
-from grid import PERIODS
+from grid import PERIODS, batch
+from runs import SEQ_LEN
 
 T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 # name: (arm, what it is compared with, campaign's bound in %, QUICK's)
@@ -147,7 +148,7 @@ def tell(lab, arms, a):
     lines, verdict, status = judge(arms, a.quick)
     one = next(iter(arms.values()))
     steps = one.rows[0]["steps"] if one.ready() else 0
-    text = [f"{lab.parameters:,} parameters, {lab.tokens:,} tokens, {steps:.0f} steps of {12 * 64} tokens, "
+    text = [f"{lab.parameters:,} parameters, {lab.tokens:,} tokens, {steps:.0f} steps of {3 * batch(a) * SEQ_LEN} tokens, "
             f"{a.seeds} seed{'s' if a.seeds > 1 else ' (no intervals)'}", ""]
     text += by_period(arms) + [""]
     text += against_steady(arms, [n for n in arms if n.split("-")[0] not in ("central", "plain", "adamw", "muon")]) + [""]

@@ -96,7 +96,7 @@ def quality_e2e_a_campaign_goes_on_where_it_was():
         last = dict(w.split("=") for w in done.stdout.strip().splitlines()[-1].split() if "=" in w)
         want((int(last["runs"]) >= 4) == (n == 1), f"time {n}: {last['runs']} runs")
         want(share is None or int(last["runs"]) == share, "runs were made again")
-    path = os.path.join(SCRATCH, "lab", "90k", "runs.csv")
+    path = os.path.join(SCRATCH, "lab", "40k", "runs.csv")
     with open(path, newline="", encoding="utf-8") as f:
         rows = list(csv.DictReader(f))
     with open(path, "r+", encoding="utf-8") as f:  # killed while it wrote the last row
