@@ -78,6 +78,15 @@ static struct snapshot *snapshot_of(const struct events *e, uint64_t number, con
     return p;
 }
 
+/* How long a snapshot stands: a second, or more where it is large. Under the lock. */
+static time_ns period_of(const struct events *e) {
+    uint64_t bytes = e->newest != NULL ? e->newest->bytes.bytes_count : 0;
+    uint64_t ms = bytes * 1000 / EVENTS_BYTES_PER_S;
+    if (ms < EVENTS_PERIOD_MS) ms = EVENTS_PERIOD_MS;
+    if (ms > EVENTS_PERIOD_MAX_MS) ms = EVENTS_PERIOD_MAX_MS;
+    return (time_ns)ms * NS_PER_MS;
+}
+
 /* ---- The watch thread -------------------------------------------------------------------------------- */
 /* One look. True where a status was made into *out (somebody watches). */
 static bool look(struct events *e, struct buf *out) {
@@ -87,7 +96,9 @@ static bool look(struct events *e, struct buf *out) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     bool serving = s->mode != SERVER_STOPPING;
     CHECK(pthread_mutex_lock(&e->lock) == 0);
-    bool watched = serving && e->viewers > 0;
+    time_ns period = period_of(e);
+    bool due = period == (time_ns)EVENTS_PERIOD_MS * NS_PER_MS || os_now() - e->shown >= period;
+    bool watched = serving && due && e->viewers > 0;
     if (serving) timeline_observe(e->timeline, s->hub, server_now(s), wall);
     CHECK(pthread_mutex_unlock(&e->lock) == 0);
     if (watched) {
@@ -101,8 +112,8 @@ static bool look(struct events *e, struct buf *out) {
 
 /* A second; less for a viewer who has just come, where the last snapshot was long ago. */
 static void pause_locked(struct events *e) {
-    const time_ns period = (time_ns)EVENTS_PERIOD_MS * NS_PER_MS;
-    time_ns end = os_now() + period;
+    const time_ns period = period_of(e);
+    time_ns end = os_now() + (time_ns)EVENTS_PERIOD_MS * NS_PER_MS;
     while (!e->stopping) {
         time_ns until = e->wanted && e->shown + period < end ? e->shown + period : end;
         if (os_now() >= until) break;
@@ -294,7 +305,7 @@ static struct viewer *viewer_create(struct events *e, uint64_t seen) {
         /* Who saw the newest one waits for the next. All others get the newest at once, or, where that is
          * old (its clocks would be wrong), one that is made for them. */
         bool there = e->newest != NULL && e->viewers > 0;
-        bool fresh = there && os_now() - e->shown < (time_ns)EVENTS_PERIOD_MS * NS_PER_MS;
+        bool fresh = there && os_now() - e->shown < period_of(e);
         bool current = there && e->newest->number == seen;
         if (e->newest != NULL && !fresh) v->number = e->newest->number;
         if (current) v->number = seen;

@@ -16,8 +16,10 @@
 
 enum {
     EVENTS_VIEWERS_MAX = 128,
-    EVENTS_PERIOD_MS = 1000, /* one snapshot at most in this time */
-    EVENTS_ALIVE_S = 2,      /* a comment line at least, so that a dead connection is seen */
+    EVENTS_PERIOD_MS = 1000, /* one snapshot at most in this time, */
+    EVENTS_PERIOD_MAX_MS = 30000,
+    EVENTS_BYTES_PER_S = 256 * 1024, /* and for each viewer no more than this: thousands of sites */
+    EVENTS_ALIVE_S = 2, /* a comment line at least, so that a dead connection is seen */
     EVENTS_SLOW_S = 10,
     EVENTS_SEND_BYTES = 64 * 1024, /* what the system may hold for one viewer */
 };

@@ -664,6 +664,7 @@ def test_full_disk():
         check("a full journal refuses", refused == 1 and a["code"] == "RETRY" and a["retry_ms"] > 0, (status, a))
         s = hub.get("/v1/status")
         check("it says so and serves on", s["full"] is True and s["full_times"] >= 1, s)
+        check("and raises an alarm", s["alarms"][0]["id"] == "disk_full" and s["alarms"][0]["remedy"], s["alarms"])
         status, body = hub.request("GET", f"/v1/versions/{s['head']}/checkpoint")
         check("downloads go on", status == 200 and len(body) > 0, status)
         os.unlink(ballast)
