@@ -5,7 +5,7 @@
 
 #include "cli/audit.h"
 
-enum { ITEMS_MAX = 32, KINDS = 5, WORDS_BEFORE_WORD = 3, WORDS_BEFORE_WHY = 7 };
+enum { ITEMS_MAX = 32, KINDS = 6, WORDS_BEFORE_WORD = 3, WORDS_BEFORE_WHY = 7 };
 
 static void skip_text(struct reader *r, size_t cap) {
     char text[256];

@@ -109,17 +109,32 @@ void hub_order(struct hub *h, const struct hub_cmd *c) {
 
 /* ---- Applying ---------------------------------------------------------------------------------- */
 
+/* The estimate that stood as the job was submitted stays with it. */
+static void note_said(struct hub_facility *f, uint32_t job) {
+    uint32_t at = shape_index(f, f->jobs[job].shape);
+    struct hub_said *said = &f->said[job];
+    memset(said, 0, sizeof *said);
+    if (at == f->shapes_count || f->probes[at].n == 0) return;
+    said->at = f->probes[at].at;
+    said->start = f->probes[at].start;
+    hub_text_copy(said->word, sizeof said->word, f->probes[at].word);
+}
+
 static void take_job(struct hub_facility *f, const struct wire_item *i) {
     for (uint32_t k = 0; k < f->jobs_count; k++) {
         if (f->jobs[k].order != i->order || f->jobs[k].job != i->job) continue;
+        bool again = f->jobs[k].submit != i->submit && i->start == 0;
         f->jobs[k] = *i;
+        if (again) note_said(f, k);
         return;
     }
     if (f->jobs_count == HUB_JOBS_KEPT) {
         memmove(&f->jobs[0], &f->jobs[1], (HUB_JOBS_KEPT - 1) * sizeof f->jobs[0]);
+        memmove(&f->said[0], &f->said[1], (HUB_JOBS_KEPT - 1) * sizeof f->said[0]);
         f->jobs_count--;
     }
-    f->jobs[f->jobs_count++] = *i;
+    f->jobs[f->jobs_count] = *i;
+    note_said(f, f->jobs_count++);
 }
 
 static void take_item(struct hub *h, struct hub_facility *f, const struct wire_item *i) {
@@ -135,11 +150,13 @@ static void take_item(struct hub *h, struct hub_facility *f, const struct wire_i
         if (at < f->shapes_count) f->probes[at] = *i;
         return;
     case ITEM_QUEUE: f->queue = *i; return;
+    case ITEM_BUDGET: f->budget = *i; return;
     case ITEM_JOB: take_job(f, i); return;
     case ITEM_ORDER:
         o = order_of(h, i->order);
         if (o == NULL || !o->open || strcmp(o->site, f->name) != 0) return; /* H21 */
         o->open = false;
+        o->over = i->at;
         hub_text_copy(o->word, sizeof o->word, i->word);
         hub_text_copy(o->why, sizeof o->why, i->why);
         return;
@@ -258,9 +275,15 @@ void hub_facilities_put(const struct hub *h, struct buf *out) {
         buf_u32(out, f->shapes_count);
         buf_u32(out, f->jobs_count);
         item_put(&f->queue, out);
+        item_put(&f->budget, out);
         for (uint32_t k = 0; k < f->shapes_count; k++) item_put(&f->shapes[k], out);
         for (uint32_t k = 0; k < f->shapes_count; k++) item_put(&f->probes[k], out);
-        for (uint32_t k = 0; k < f->jobs_count; k++) item_put(&f->jobs[k], out);
+        for (uint32_t k = 0; k < f->jobs_count; k++) {
+            item_put(&f->jobs[k], out);
+            buf_u64(out, f->said[k].at);
+            buf_u64(out, f->said[k].start);
+            buf_str(out, f->said[k].word);
+        }
     }
     buf_u64(out, h->order_last);
     buf_u32(out, h->orders_count);
@@ -270,6 +293,7 @@ void hub_facilities_put(const struct hub *h, struct buf *out) {
         buf_u32(out, o->o.jobs);
         buf_u8(out, o->o.cancel);
         buf_u8(out, o->open);
+        buf_u64(out, o->over);
         buf_str(out, o->site);
         buf_str(out, o->o.shape);
         buf_str(out, o->word);
@@ -286,9 +310,15 @@ static bool facility_get(struct hub_facility *f, struct reader *r) {
         f->jobs_count > HUB_JOBS_KEPT)
         return false;
     item_get(r, &f->queue);
+    item_get(r, &f->budget);
     for (uint32_t k = 0; k < f->shapes_count; k++) item_get(r, &f->shapes[k]);
     for (uint32_t k = 0; k < f->shapes_count; k++) item_get(r, &f->probes[k]);
-    for (uint32_t k = 0; k < f->jobs_count; k++) item_get(r, &f->jobs[k]);
+    for (uint32_t k = 0; k < f->jobs_count; k++) {
+        item_get(r, &f->jobs[k]);
+        f->said[k].at = get_u64(r);
+        f->said[k].start = get_u64(r);
+        (void)get_str(r, f->said[k].word, sizeof f->said[k].word);
+    }
     return r->ok;
 }
 
@@ -305,6 +335,7 @@ static bool orders_get(struct hub *h, struct reader *r) {
         uint8_t cancel = get_u8(r), open = get_u8(r);
         o->o.cancel = cancel == 1;
         o->open = open == 1;
+        o->over = get_u64(r);
         (void)get_str(r, o->site, sizeof o->site);
         (void)get_str(r, o->o.shape, sizeof o->o.shape);
         (void)get_str(r, o->word, sizeof o->word);

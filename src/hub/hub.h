@@ -223,6 +223,11 @@ void hub_quarantined(const struct hub *h,
                      void *user);
 /* Placement: facilities that have reported, and orders. */
 enum { HUB_FACILITIES_MAX = 64, HUB_SHAPES_MAX = 32, HUB_JOBS_KEPT = 64, HUB_ORDERS_KEPT = 256 };
+struct
+    hub_said { /* what the scheduler said of the shape as a job was submitted: predicted against actual */
+    uint64_t at, start; /* of the probe; 0: there was none */
+    char word[WIRE_WORD_MAX];
+};
 struct hub_facility {
     char name[WIRE_NAME_MAX];
     uint64_t n; /* newest item */
@@ -230,13 +235,15 @@ struct hub_facility {
     struct wire_item shapes[HUB_SHAPES_MAX]; /* ITEM_SHAPE */
     struct wire_item probes[HUB_SHAPES_MAX]; /* the newest ITEM_PROBE of each; n = 0: none */
     struct wire_item jobs[HUB_JOBS_KEPT];    /* the newest ITEM_JOB of each; oldest first */
-    struct wire_item queue;                  /* the newest ITEM_QUEUE; n = 0: none */
+    struct hub_said said[HUB_JOBS_KEPT];     /* of each of them */
+    struct wire_item queue, budget;          /* the newest ITEM_QUEUE, ITEM_BUDGET; n = 0: none */
     time_ns heard;                           /* volatile */
 };
 struct hub_order {
     struct wire_order o;
     char site[WIRE_NAME_MAX];
     bool open;
+    uint64_t over;                               /* when its facility said so */
     char word[WIRE_WORD_MAX], why[WIRE_WHY_MAX]; /* how it ended */
 };
 uint32_t hub_facilities_count(const struct hub *h);

@@ -143,7 +143,8 @@ static void put_versions(const struct hub *h, uint64_t from, uint64_t head, uint
     *out_next = v;
 }
 
-static void put_item(const struct wire_item *i, struct buf *out) {
+/* said: of a job; or NULL. */
+static void put_item(const struct wire_item *i, const struct hub_said *said, struct buf *out) {
     bool first = true;
     buf_u8(out, '{');
     json_member_text(out, &first, "shape", i->shape);
@@ -159,18 +160,23 @@ static void put_item(const struct wire_item *i, struct buf *out) {
     json_member_u64(out, &first, "start", i->start);
     json_member_u64(out, &first, "end", i->end);
     json_member_text(out, &first, "why", i->why);
+    if (said != NULL) {
+        json_member_u64(out, &first, "estimate_at", said->at);
+        json_member_u64(out, &first, "estimate", said->start);
+        json_member_text(out, &first, "estimate_class", said->word);
+    }
     buf_u8(out, '}');
 }
 
-static void put_items(const char *key, const struct wire_item *items, uint32_t count,
-                      struct buf *out, bool *first) {
+static void put_items(const char *key, const struct wire_item *items, const struct hub_said *said,
+                      uint32_t count, struct buf *out, bool *first) {
     bool any = false;
     json_key(out, first, key);
     buf_u8(out, '[');
     for (uint32_t i = 0; i < count; i++) {
         if (items[i].n == 0) continue;
         if (any) buf_u8(out, ',');
-        put_item(&items[i], out);
+        put_item(&items[i], said != NULL ? &said[i] : NULL, out);
         any = true;
     }
     buf_u8(out, ']');
@@ -188,10 +194,11 @@ static void put_facilities(const struct hub *h, time_ns now, struct buf *out, bo
         json_member_u64(out, &inner, "items", f->n);
         json_member_f64(out, &inner, "heard_ago_s",
                         f->heard > 0 ? (double)(now - f->heard) / 1e9 : -1);
-        put_items("shapes", f->shapes, f->shapes_count, out, &inner);
-        put_items("probes", f->probes, f->shapes_count, out, &inner);
-        put_items("jobs", f->jobs, f->jobs_count, out, &inner);
-        put_items("queue", &f->queue, 1, out, &inner);
+        put_items("shapes", f->shapes, NULL, f->shapes_count, out, &inner);
+        put_items("probes", f->probes, NULL, f->shapes_count, out, &inner);
+        put_items("jobs", f->jobs, f->said, f->jobs_count, out, &inner);
+        put_items("queue", &f->queue, NULL, 1, out, &inner);
+        put_items("budget", &f->budget, NULL, 1, out, &inner);
         buf_u8(out, '}');
     }
     buf_u8(out, ']');
@@ -206,6 +213,7 @@ static void put_facilities(const struct hub *h, time_ns now, struct buf *out, bo
         json_member_text(out, &inner, "shape", o->o.shape);
         json_member_u64(out, &inner, "jobs", o->o.jobs);
         json_member_bool(out, &inner, "open", o->open);
+        json_member_u64(out, &inner, "over", o->over);
         json_member_bool(out, &inner, "cancel", o->o.cancel);
         json_member_text(out, &inner, "word", o->word);
         json_member_text(out, &inner, "why", o->why);

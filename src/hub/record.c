@@ -275,7 +275,7 @@ static void code_item(struct coder *c, struct wire_item *i) {
     uint8_t kind = (uint8_t)i->kind;
     code_u64(c, &i->n);
     code_u8(c, &kind);
-    if (kind < ITEM_SHAPE || kind > ITEM_ORDER) bad(c, "kind of an item");
+    if (kind < ITEM_SHAPE || kind > ITEM_BUDGET) bad(c, "kind of an item");
     i->kind = (enum wire_item_kind)kind;
     code_u64(c, &i->at);
     code_text(c, i->shape, sizeof i->shape, "shape");

@@ -14,9 +14,9 @@
 #include "base/mutant.h"
 #include "hub/machine.h"
 
-/* 3 has the codec of updates before the counters; 4 that, and placement before the ledger. A run without these stays
- * readable for older programs. */
-enum { SNAPSHOT_LAYOUT = 2, SNAPSHOT_LAYOUT_DOWN = 3, SNAPSHOT_LAYOUT_PLACE = 4 };
+/* 3 has the codec of updates before the counters; 5 that, and placement before the ledger (4 had it without budgets and
+ * estimates). A run without these stays readable for older programs. */
+enum { SNAPSHOT_LAYOUT = 2, SNAPSHOT_LAYOUT_DOWN = 3, SNAPSHOT_LAYOUT_PLACE = 5 };
 static const char magic[8] = {'B', 'R', 'G', 'S', 'N', 'A', 'P', '1'};
 
 /* ---- Encoding

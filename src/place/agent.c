@@ -18,6 +18,7 @@ void agent_init(struct agent *a, const struct place_site *site, uint64_t seed) {
 
 void agent_start(struct agent *a, time_ns now, uint64_t wall_s) {
     a->look_at = a->hub_at = now;
+    a->budget_told_s = -1;
     for (uint32_t i = 0; i < a->site->shapes_count; i++) {
         const struct place_shape *s = &a->site->shapes[i];
         struct wire_item *item = agent_item(a, ITEM_SHAPE, s->name, wall_s);
@@ -86,6 +87,19 @@ void agent_order_over(struct agent *a, struct agent_order *o, const char *word, 
     agent_copy(i->word, sizeof i->word, word);
     agent_copy(i->why, sizeof i->why, why);
     if (strcmp(word, "refused") == 0) a->refused_total++;
+}
+
+/* What is left for further jobs, where that changed. */
+static void budget_item(struct agent *a, uint64_t wall_s) {
+    const double most = 9007199254740992.0; /* 2^53: what JSON carries */
+    double free = 3600.0 * (a->site->node_hours - agent_hours(a, wall_s));
+    free = free < 0 ? 0 : free > most ? most : free;
+    if (a->budget_told_s >= 0 && free < a->budget_told_s + 1 && free > a->budget_told_s - 1) return;
+    struct wire_item *i = agent_item(a, ITEM_BUDGET, "", wall_s);
+    if (i == NULL) return;
+    i->seconds = (uint64_t)free;
+    i->nodes = a->site->jobs_max;
+    a->budget_told_s = free;
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------ */
@@ -368,6 +382,7 @@ void agent_next(struct agent *a, time_ns now, uint64_t wall_s, struct agent_acti
     orders_close(a, wall_s);
     jobs_forget(a, false);
     if (now >= a->hub_at) {
+        budget_item(a, wall_s);
         out->kind = AGENT_HUB;
         a->hub_at = now + agent_jitter(a, a->site->hub_ns);
         return;

@@ -77,8 +77,10 @@ struct agent {
     bool looked;   /* the queue was seen since the start */
     bool told;     /* so was the hub */
     bool history_absent, history_due;
-    bool dirty;  /* durable state changed since agent_saved */
-    bool orphan; /* a submission of an earlier process may still be under way */
+    bool dirty; /* durable state changed since agent_saved */
+    double
+        budget_told_s; /* free node-seconds in the newest report of them; -1: none since the start */
+    bool orphan;       /* a submission of an earlier process may still be under way */
     time_ns commands[AGENT_COMMANDS_MAX]; /* when the last ones ran: a ring */
     uint32_t commands_next, commands_count;
     uint64_t commands_total, refused_total;

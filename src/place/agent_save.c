@@ -10,7 +10,7 @@ enum { SAVE_LAYOUT = 1, SAVE_BYTES_MAX = 4 << 20 };
 static const char *const phase_names[] = {NULL, "intended", "unsure", "known", "over"};
 static const char *const state_names[] = {"none",   "pending", "running",   "suspended", "done",
                                           "failed", "timeout", "cancelled", "preempted"};
-static const char *const kind_names[] = {NULL, "shape", "probe", "queue", "job", "order"};
+static const char *const kind_names[] = {NULL, "shape", "probe", "queue", "job", "order", "budget"};
 
 static const struct field job_fields[] = {FIELD(agent_job, order, JSON_U64),
                                           FIELD(agent_job, job, JSON_U64),

@@ -6,7 +6,7 @@
 
 #include "wire/json.h"
 
-static const char *const kind_names[] = {NULL, "shape", "probe", "queue", "job", "order"};
+static const char *const kind_names[] = {NULL, "shape", "probe", "queue", "job", "order", "budget"};
 static const char *const code_names[] = {"OK",         "RETRY",   "FENCED",       "MISMATCH",
                                          "HUB_BEHIND", "BAD",     "UNKNOWN_SITE", "KEY_REUSED",
                                          "UPLOAD",     "COMPLETE"};

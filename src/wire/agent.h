@@ -24,6 +24,9 @@ enum wire_item_kind {
     ITEM_QUEUE = 3, /* what the user has there: nodes = running, gpus = pending jobs, took_ms */
     ITEM_JOB = 4,   /* a job of an order: word = state, id, submit, start, end */
     ITEM_ORDER = 5, /* an order is over: word = done, refused, cancelled */
+    ITEM_BUDGET =
+        6, /* seconds = node-seconds that are free for further jobs (the limits of those that are not
+              over are set aside), nodes = jobs that may be queued and running at a time */
 };
 
 struct wire_item {

@@ -147,6 +147,40 @@ TEST(facilities_survive_a_snapshot) {
     kit_close(&k);
 }
 
+/* The estimate that stood when a job was submitted stays with it, whatever is said later; a second submission has its own. */
+TEST(facilities_keep_what_was_said_when_a_job_was_submitted) {
+    struct kit k;
+    open_with_shape(&k);
+    struct wire_report r = report_of(&k, "alder");
+    item(&r, 2, ITEM_PROBE, "small")->start = 5000;
+    struct wire_item *i = item(&r, 3, ITEM_JOB, "small");
+    i->order = i->job = 1;
+    i->submit = 1010;
+    item(&r, 4, ITEM_PROBE, "small")->start = 9000;
+    i = item(&r, 5, ITEM_JOB, "small");
+    i->order = i->job = 1;
+    i->submit = 1010;
+    i->start = 1500;
+    item(&r, 6, ITEM_BUDGET, "")->seconds = 77;
+    assert_int_equal(report(&k, &r)->code, WIRE_OK);
+    const struct hub_facility *f = hub_facility_at(k.h, 0);
+    assert_int_equal(f->jobs_count, 1);
+    assert_int_equal(f->said[0].start, 5000);
+    assert_int_equal(f->said[0].at, 1002);
+    kit_kill(&k); /* the journal gives the same */
+    f = hub_facility_at(k.h, 0);
+    assert_int_equal(f->said[0].start, 5000);
+    assert_int_equal(f->jobs[0].start, 1500);
+    assert_int_equal(f->budget.seconds, 77);
+    r = report_of(&k, "alder");
+    i = item(&r, 7, ITEM_JOB, "small");
+    i->order = i->job = 1;
+    i->submit = 2000;
+    assert_int_equal(report(&k, &r)->code, WIRE_OK);
+    assert_int_equal(hub_facility_at(k.h, 0)->said[0].start, 9000);
+    kit_close(&k);
+}
+
 /* A message that a hostile agent may send: names, line ends, numbers that do not grow. */
 TEST(facilities_reports_are_looked_at) {
     static const char *const bad[] = {

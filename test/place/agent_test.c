@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent's decisions against a scheduler that answers late, not at all, or loses what it was told, while the agent
  * dies at any point and goes on from what it had saved. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,8 @@ struct world { /* the scheduler, the hub, and what is on the agent's disk */
     time_ns commands[4096];
     uint32_t commands_count;
     uint64_t seed;
+    uint64_t budgets, budget_told_s; /* reports of it; the newest */
+    bool budget_checked;             /* the agent never loses its state */
 };
 
 static bool chance(struct world *w, double p) {
@@ -164,6 +167,11 @@ static void do_hub(struct world *w) {
         assert_true(item->n > 0);
         if (item->n <= w->hub.n) continue;
         w->hub.n = item->n;
+        if (item->kind == ITEM_BUDGET) {
+            w->budgets++;
+            w->budget_told_s = item->seconds;
+            assert_int_equal(item->nodes, w->site.jobs_max);
+        }
         if (item->kind != ITEM_ORDER) continue;
         for (uint32_t k = 0; k < w->hub.orders_count; k++) {
             if (w->hub.orders[k].id != item->order) continue;
@@ -172,6 +180,10 @@ static void do_hub(struct world *w) {
             w->hub.orders_count--;
             break;
         }
+    }
+    if (w->budget_checked && w->budgets > 0 && w->a->items_count < AGENT_ITEMS_MAX / 2) {
+        double free = 3600 * (w->site.node_hours - agent_hours(w->a, w->wall));
+        assert_true(fabs((free > 0 ? free : 0) - (double)w->budget_told_s) <= 2);
     }
     agent_told(w->a, w->now, w->wall, &w->hub);
 }
@@ -279,6 +291,7 @@ TEST(place_G2_a_job_is_submitted_once_whatever_dies_or_is_late) {
 
 TEST(place_G3_no_job_beyond_the_budget) {
     struct world *w = world_make(3);
+    w->budget_checked = true;
     /* 8 nodes for 10 hours are more than 20 node-hours; of 1-hour jobs there are 20, and no more. */
     w->hub.orders[w->hub.orders_count++] = (struct wire_order){.id = 1, .shape = "big", .jobs = 1};
     w->hub.orders[w->hub.orders_count++] =
@@ -297,6 +310,8 @@ TEST(place_G3_no_job_beyond_the_budget) {
     check_once(w);
     assert_int_equal(w->hub.orders_count, 0);
     assert_true(w->jobs_count <= 20 + 5);
+    assert_true(w->budgets >= 20); /* told whenever it changed, and no more often */
+    assert_true(w->budgets <= 3 * w->jobs_count);
     world_free(w);
 }
 
