@@ -17,6 +17,7 @@
 #include "beringia.h"
 #include "cli/cli.h"
 #include "cli/site_ranks.h"
+#include "cli/successor.h"
 #include "train/train.h"
 
 static const char HELP[] =
@@ -39,6 +40,9 @@ static const char HELP[] =
     "machine)\n"
     "  --time-limit T       stop in good order after this time: 30m, 11h\n"
     "  --grace T            longest wait for the last hand-in when stopping (default 25s)\n"
+    "  --take-over T        where an older job still trains with this state: ask it to hand in and "
+    "leave,\n"
+    "                       and wait so long for it (default 0: end with status 7)\n"
     "  --checkpoint-every T work that a kill may cost (default 60s)\n"
     "  --timeout T          the one setting behind all network time limits (default 30s)\n"
     "  --token FILE         this site's token, a file with mode 0600\n"
@@ -62,12 +66,13 @@ static const char HELP[] =
     "      --state $SCRATCH/run1 --batch 512 --token ~/.config/beringia/token\n";
 
 enum { NONFINITE_MAX = 3 };
+#define SUCCESSOR_LOOK_NS ((time_ns)2 * NS_PER_S)
 
 struct site_args {
     struct brg_options o;
     uint64_t batch, micro, threads, steps_max;
     double throttle;
-    time_ns time_limit, grace, rank_timeout;
+    time_ns time_limit, grace, rank_timeout, take_over;
     enum dp_use mpi;
     enum precision precision;
     bool recompute;
@@ -82,7 +87,8 @@ struct job { /* one training under way */
     uint64_t *samples;
     uint64_t counters[1]; /* AdamW's step count */
     uint32_t nonfinite;
-    time_ns began, stepping_ns; /* stepping includes the throttle: a slower machine steps slowly */
+    time_ns began, looked,
+        stepping_ns; /* stepping includes the throttle: a slower machine steps slowly */
     uint64_t steps;
 };
 
@@ -228,8 +234,12 @@ static void throttle(const struct job *j, time_ns worked) {
     if (!stop_asked) nanosleep(&t, NULL);
 }
 
-static bool limit_reached(const struct job *j) {
+static bool limit_reached(struct job *j) {
     const struct site_args *a = j->args;
+    if (os_now() - j->looked >= SUCCESSOR_LOOK_NS) {
+        j->looked = os_now();
+        if (successor_waits(a->o.state_dir)) return true;
+    }
     return (a->time_limit > 0 && os_now() - j->began >= a->time_limit) ||
            (a->steps_max > 0 && j->steps >= a->steps_max);
 }
@@ -264,12 +274,26 @@ static int train(struct job *j) {
     return status;
 }
 
+/* Opens the site; where an older job still has the state, asks it to leave and waits for it. */
+static int open_site(struct job *j, char *why, size_t cap) {
+    const struct site_args *a = j->args;
+    const struct timespec pause = {.tv_nsec = 200 * NS_PER_MS};
+    for (time_ns until = os_now() + a->take_over;;) {
+        int status = brg_open(&a->o, -1, &j->site, why, cap);
+        if (status == BRG_GO) successor_clear(a->o.state_dir);
+        if (status != BRG_FAIL_BUSY || os_now() >= until) return status;
+        if (stop_asked) return BRG_DRAIN;
+        successor_ask(a->o.state_dir);
+        nanosleep(&pause, NULL);
+    }
+}
+
 /* Rank 0, or the only process. */
 static int lead(struct job *j) {
     const struct site_args *a = j->args;
     char why[600] = "";
     struct err e = {0};
-    int status = brg_open(&a->o, -1, &j->site, why, sizeof why);
+    int status = open_site(j, why, sizeof why);
     if (status == BRG_DRAIN)
         return BRG_GO; /* asked to stop before the hub was there: nothing to hand in */
     if (status != BRG_GO) return fail(status, why);
@@ -333,6 +357,7 @@ enum {
     OPT_THROTTLE,
     OPT_TIME_LIMIT,
     OPT_GRACE,
+    OPT_TAKE_OVER,
     OPT_CHECKPOINT,
     OPT_TIMEOUT,
     OPT_TOKEN,
@@ -359,6 +384,7 @@ static const struct option OPTIONS[] = {
     {"throttle", required_argument, NULL, OPT_THROTTLE},
     {"time-limit", required_argument, NULL, OPT_TIME_LIMIT},
     {"grace", required_argument, NULL, OPT_GRACE},
+    {"take-over", required_argument, NULL, OPT_TAKE_OVER},
     {"checkpoint-every", required_argument, NULL, OPT_CHECKPOINT},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"token", required_argument, NULL, OPT_TOKEN},
@@ -405,6 +431,7 @@ static bool take_option(struct site_args *a, int option, const char *value) {
         return true;
     case OPT_TIME_LIMIT: return duration(value, &a->time_limit);
     case OPT_GRACE: return duration(value, &a->grace);
+    case OPT_TAKE_OVER: return duration(value, &a->take_over);
     case OPT_CHECKPOINT: return duration(value, &a->o.checkpoint_every_ns);
     case OPT_TIMEOUT: return duration(value, &a->o.timeout_ns);
     case OPT_TOKEN: a->o.token_file = value; return true;
