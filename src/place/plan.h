@@ -18,10 +18,16 @@
 
 #include "place/predict.h"
 
-enum { PLAN_SITES_MAX = 16, PLAN_SHAPES_MAX = 12, PLAN_JOBS_MAX = 4, PLAN_TEXT_BYTES = 240 };
+enum {
+    PLAN_SITES_MAX = 16,
+    PLAN_SHAPES_MAX = 32,
+    PLAN_JOBS_MAX = 4,
+    PLAN_TEXT_BYTES = 240,
+    PLAN_NAME_BYTES = 48
+};
 
 struct plan_shape {
-    char name[32];
+    char name[PLAN_NAME_BYTES];
     double nodes, limit_s;
     double tokens_per_s; /* while training undisturbed */
 };
@@ -29,13 +35,14 @@ struct plan_shape {
 struct plan_job {
     uint32_t shape;
     bool running;
+    bool keep;              /* waiting, and not to be cancelled */
     double since_s;         /* running: its start; waiting: its submission. On the clock of now_s */
     struct wait_table left; /* waiting: the time still to wait */
     uint64_t id;            /* the caller's */
 };
 
 struct plan_site {
-    char name[32];
+    char name[PLAN_NAME_BYTES];
     struct plan_shape shapes[PLAN_SHAPES_MAX];
     struct wait_table waits[PLAN_SHAPES_MAX]; /* of a job submitted now */
     bool offered[PLAN_SHAPES_MAX];            /* false: the scheduler would refuse it for ever */
@@ -54,6 +61,7 @@ struct plan_options {
     /* A choice must shorten the mean by this share of a tick to be taken. A cancelled job gives its place
      * in the queue away, and is work for the scheduler: so it must bring more. */
     double gain_least, cancel_least;
+    bool explain; /* fill `why`, `none` and `start_mean_s` */
 };
 struct plan_options plan_options_default(void);
 
@@ -75,14 +83,25 @@ enum { PLAN_ACTIONS_MAX = 2 * PLAN_SITES_MAX };
 struct plan_result {
     struct plan_action v[PLAN_ACTIONS_MAX];
     uint32_t count;
+    char none[PLAN_SITES_MAX]
+             [PLAN_TEXT_BYTES]; /* why nothing is done at a site; "": something is */
     double mean_s, low_s,
         high_s;         /* time to the target from now: mean, 10 % and 90 % of the draws */
     uint32_t unreached; /* draws that did not reach it before the horizon */
+    /* The mean if nobody trained before k + 1 sites could: [0] is as planned, to begin with the first that is up. Sites
+     * that have no job in a draw are not waited for. */
+    double start_mean_s[PLAN_SITES_MAX];
 };
 /* seed: of the draws. No action breaks a budget: what running and waiting jobs could still use up is
  * set aside before (P1). */
 void plan_decide(const struct plan_state *s, const struct plan_options *o, uint64_t seed,
                  struct plan_result *out);
+/* The same again and again, without making room anew each time. */
+struct planner;
+struct planner *planner_create(void);
+void planner_destroy(struct planner *p);
+void planner_decide(struct planner *p, const struct plan_state *s, const struct plan_options *o,
+                    uint64_t seed, struct plan_result *out);
 /* Node-seconds that are free for a further job. */
 double plan_budget_free(const struct plan_site *site, double now_s);
 

@@ -18,6 +18,7 @@
 #define CANCELLED_TELLS                                                                            \
     0.05 /* of the distribution below it: less, and a cancelled job tells nothing */
 #define MISS_WANTED 0.2
+#define WAIT_MOST 3e9 /* a century: nothing that is said of waits goes beyond */
 
 static const double PRIOR_DEVIATIONS[WAIT_FEATURES] = {0.7,  0.2, 2.0, 2.0, 0.25,
                                                        0.25, 0.2, 0.2, 0.2};
@@ -95,36 +96,64 @@ static void steps_of(const struct predictor *p, struct steps *out) {
     out->open = survive;
 }
 
-static double share_below(const struct steps *s, double residual) {
-    uint32_t low = 0, high = s->count;
-    while (low < high) {
-        uint32_t mid = (low + high) / 2;
-        if (s->residual[mid] <= residual)
-            low = mid + 1;
-        else
-            high = mid;
+/* The inverse of the normal distribution, to nine digits: the rational approximations of P. J. Acklam (2003). */
+static double normal_at(double p) {
+    static const double A[] = {-3.969683028665376e+01, 2.209460984245205e+02,
+                               -2.759285104469687e+02, 1.383577518672690e+02,
+                               -3.066479806614716e+01, 2.506628277459239e+00};
+    static const double B[] = {-5.447609879822406e+01, 1.615858368580409e+02,
+                               -1.556989798598866e+02, 6.680131188771972e+01,
+                               -1.328068155288572e+01};
+    static const double C[] = {-7.784894002430293e-03, -3.223964580411365e-01,
+                               -2.400758277161838e+00, -2.549732539343734e+00,
+                               4.374664141464968e+00,  2.938163982698783e+00};
+    static const double D[] = {7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
+                               3.754408661907416e+00};
+    double low = fmin(p, 1.0 - p);
+    if (low < 1e-14) return p < 0.5 ? -8.0 : 8.0;
+    if (low < 0.02425) {
+        double q = sqrt(-2.0 * log(low));
+        double x = (((((C[0] * q + C[1]) * q + C[2]) * q + C[3]) * q + C[4]) * q + C[5]) /
+                   ((((D[0] * q + D[1]) * q + D[2]) * q + D[3]) * q + 1.0);
+        return p < 0.5 ? x : -x;
     }
-    double f = low == 0 ? 0.0 : s->below[low - 1], prior = normal_below(residual / PRIOR_SD);
-    if (residual > s->last && s->open > 0) {
-        double at = fmin(normal_below(s->last / PRIOR_SD), 1 - 1e-6);
-        f += s->open * fmax(0.0, prior - at) / (1.0 - at);
-    }
-    return (s->known * f + PRIOR_COUNT * prior) / (s->known + PRIOR_COUNT);
+    double q = p - 0.5, r = q * q;
+    return (((((A[0] * r + A[1]) * r + A[2]) * r + A[3]) * r + A[4]) * r + A[5]) * q /
+           (((((B[0] * r + B[1]) * r + B[2]) * r + B[3]) * r + B[4]) * r + 1.0);
+}
+
+/* The residual below which lies so much of the weight, past the first `from` steps: there the sum is K f + P Phi, and
+ * beyond the last outcome the open share follows Phi, too; both are solved for Phi. */
+static double between(const struct steps *s, uint32_t from, double weight_below) {
+    double rest = weight_below - s->known * (from > 0 ? s->below[from - 1] : 0.0);
+    double at = fmin(normal_below(s->last / PRIOR_SD), 1 - 1e-6);
+    if (from < s->count || s->open <= 0 || rest <= PRIOR_COUNT * normal_below(s->last / PRIOR_SD))
+        return PRIOR_SD * normal_at(rest / PRIOR_COUNT);
+    double open = s->known * s->open / (1.0 - at);
+    return PRIOR_SD * normal_at((rest + open * at) / (open + PRIOR_COUNT));
 }
 
 static void remake_grid(struct predictor *p) {
     struct steps s;
+    uint32_t at = 0;
     steps_of(p, &s);
     for (size_t i = 0; i < WAIT_GRID; i++) {
-        double low = i ? p->grid[i - 1] : -12.0, high = 12.0, q = ((double)i + 0.5) / WAIT_GRID;
-        for (int k = 0; k < 26; k++) {
-            double mid = 0.5 * (low + high);
-            if (share_below(&s, mid) < q)
-                low = mid;
-            else
-                high = mid;
+        double target = ((double)i + 0.5) / WAIT_GRID * (s.known + PRIOR_COUNT);
+        for (;; at++) { /* the step, or the stretch before it, where the sum reaches the target */
+            double before = at > 0 ? s.below[at - 1] : 0.0;
+            if (at == s.count) {
+                p->grid[i] = between(&s, at, target);
+                break;
+            }
+            double prior = PRIOR_COUNT * normal_below(s.residual[at] / PRIOR_SD);
+            if (target <= s.known * before + prior) {
+                p->grid[i] = between(&s, at, target);
+                break;
+            }
+            if (target > s.known * s.below[at] + prior) continue;
+            p->grid[i] = s.residual[at];
+            break;
         }
-        p->grid[i] = 0.5 * (low + high);
     }
 }
 
@@ -191,8 +220,8 @@ static double left_at(const struct predictor *p, double mid, double waited, doub
     double from = waited > 0 ? grid_below(p, log1p(waited) - mid) : 0.0; /* Q2 */
     double c = from + (1.0 - from) * corrected(p, q);
     /* A job beyond all that was ever seen: it may wait as long again. */
-    if (from > 1.0 - 1.0 / WAIT_GRID) return waited * q / (1.0 - q);
-    return fmax(0.0, expm1(mid + grid_at(p, c)) - waited); /* Q1 */
+    if (from > 1.0 - 1.0 / WAIT_GRID) return fmin(waited * q / (1.0 - q), WAIT_MOST);
+    return fmax(0.0, fmin(expm1(mid + grid_at(p, c)), WAIT_MOST) - waited); /* Q1 */
 }
 
 double predictor_left(const struct predictor *p, const struct wait_request *r, double waited_s,

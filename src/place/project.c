@@ -38,6 +38,7 @@ struct run {
     uint64_t seed, decisions;
     struct project_run *out;
     struct plan_state *state;
+    struct planner *planner;
 };
 
 static const struct plan_shape *shape_of(const struct run *r, uint32_t site, uint32_t shape) {
@@ -169,7 +170,9 @@ static void queue_aware(struct run *r) {
     r->state->sites_count = r->p->sites_count;
     for (uint32_t i = 0; i < r->p->sites_count; i++) fill_site(r, i);
     struct plan_result d;
-    plan_decide(r->state, &r->p->plan, mix64(r->seed + ++r->decisions), &d);
+    struct plan_options o = r->p->plan;
+    o.explain = false;
+    planner_decide(r->planner, r->state, &o, mix64(r->seed + ++r->decisions), &d);
     /* Indices stay true while cancelling: at most one job of a site goes. */
     for (uint32_t a = 0; a < d.count; a++)
         if (d.v[a].kind == PLAN_CANCEL) end_job(r, d.v[a].site, (uint32_t)d.v[a].id);
@@ -287,6 +290,7 @@ void project_run(const struct project *p, enum policy policy, uint64_t seed,
     r->seed = seed;
     r->out = out;
     r->state = mem_alloc(1, sizeof *r->state);
+    r->planner = planner_create();
     r->w = queues_create(p->sites, p->sites_count, seed);
     begin(r);
     double tick = p->plan.tick_s;
@@ -304,6 +308,7 @@ void project_run(const struct project *p, enum policy policy, uint64_t seed,
     }
     finish(r);
     queues_destroy(r->w);
+    planner_destroy(r->planner);
     mem_free(r->state);
     mem_free(r);
 }

@@ -136,6 +136,62 @@ TEST(place_a_hopeless_job_gives_way) {
     assert_int_equal(r.v[1].shape, 1);
 }
 
+/* The same job, where it cannot be cancelled alone: it stays, and the site's line says why nothing is done. */
+TEST(place_a_job_that_must_stay_is_kept) {
+    struct plan_state s = two_sites();
+    struct plan_options o = plan_options_default();
+    struct plan_result r;
+    struct plan_site *p = &s.sites[0];
+    s.sites_count = 1;
+    p->waiting_max = 1;
+    p->jobs[0] = (struct plan_job){.shape = 0, .since_s = s.now_s - 3600, .id = 42, .keep = true};
+    waits(&p->jobs[0].left, 400 * 3600);
+    waits(&p->waits[0], 400 * 3600);
+    waits(&p->waits[1], 60);
+    p->jobs_count = 1;
+    plan_decide(&s, &o, 1, &r);
+    assert_int_equal(r.count, 0);
+    assert_non_null(strstr(r.none[0], "1 wait here"));
+}
+
+TEST(place_it_says_why_nothing_is_done) {
+    struct plan_state s = two_sites();
+    struct plan_options o = plan_options_default();
+    struct plan_result r;
+    s.tokens_left = 800 * 1800;
+    s.sites[0].jobs[0] = (struct plan_job){.running = true, .since_s = s.now_s - 3600};
+    s.sites[0].jobs_count = 1;
+    s.sites[1].offered[0] = s.sites[1].offered[1] = false;
+    plan_decide(&s, &o, 1, &r);
+    assert_int_equal(r.count, 0);
+    assert_non_null(strstr(r.none[0], "it has to win 12 s"));
+    assert_non_null(strstr(r.none[1], "no shape can be ordered"));
+    s.sites[1].offered[1] = true;
+    s.sites[1].budget_left_s = 3600;
+    plan_decide(&s, &o, 1, &r);
+    assert_non_null(strstr(r.none[1], "1.0 node-hours are free"));
+}
+
+/* One site trains, the other's job waits for two hours: waiting for both costs those hours of the first. */
+TEST(place_to_wait_for_more_sites_costs_time) {
+    struct plan_state s = two_sites();
+    struct plan_options o = plan_options_default();
+    struct plan_result r;
+    s.tokens_left = 1600 * 3600 * 4.0;
+    for (uint32_t i = 0; i < 2; i++) s.sites[i].jobs_count = s.sites[i].waiting_max = 1;
+    s.sites[0].jobs[0] = (struct plan_job){.running = true, .since_s = s.now_s - 600};
+    s.sites[0].waiting_max = 0;
+    s.sites[1].jobs[0] = (struct plan_job){.since_s = s.now_s - 60};
+    for (size_t i = 0; i < WAIT_TABLE; i++) s.sites[1].jobs[0].left.v[i] = 7200;
+    plan_decide(&s, &o, 1, &r);
+    assert_int_equal(r.count, 0);
+    assert_true(fabs(r.start_mean_s[0] - r.mean_s) < 1e-6);
+    /* 4 h of both are 8 site-hours: alone for 2 h and a join, then both; or both after 2 h and a join. */
+    double full = 4 * 3600 / (1 - o.overhead), join = 7200 + o.join_s;
+    assert_true(fabs(r.start_mean_s[0] - (join + (2 * full - join) / 2)) < 5);
+    assert_true(fabs(r.start_mean_s[1] - (join + full)) < 5);
+}
+
 static struct project small_project(double budget_s) {
     struct project p = {.sites_count = 3,
                         .target_tokens = 8e6,
