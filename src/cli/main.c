@@ -31,6 +31,7 @@ static const struct command commands[] = {
     {"agent", "on a login node: probe the queue, submit what is ordered", cmd_agent},
     {"courier", "carry the messages of jobs without a network", cmd_courier},
     {"order", "have a facility's agent submit jobs, or cancel them", cmd_order},
+    {"plan", "what to submit where and when, and why; gives the orders", cmd_plan},
     {"journal", "the journal's records as lines of JSON", cmd_journal},
     {"train", "train alone, without a hub", cmd_train},
     {"eval", "held-out loss and perplexity of a checkpoint", cmd_eval},

@@ -2,3 +2,4 @@
 ROOMS_test/place = base wire place
 ROOMS_fuzz/slurm = base wire place
 ROOMS_fuzz/place = base wire place
+ROOMS_fuzz/plan = base wire place
