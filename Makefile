@@ -316,6 +316,15 @@ test-web:
 bench-viewers: all
 	@bench/viewers --build $(B) $(ARGS)
 
+# Slurm's estimates and ours against the truth, on three real clusters; eight minutes.
+$(B)/bench/estimates_predict: $(B)/obj/bench/estimates/predict.o $(OBJECTS_base) $(OBJECTS_wire) $(OBJECTS_place)
+	@mkdir -p $(@D)
+	@echo "  LINK    $@"
+	@$(CC) $(LDFLAGS_ALL) $^ $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+.PHONY: bench-estimates
+bench-estimates: all $(B)/bench/estimates_predict
+	@bench/estimates/estimates --build $(B) $(ARGS)
+
 .PHONY: demo lint format check clean help
 demo:
 	@scripts/deps
@@ -366,6 +375,7 @@ help:
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"
 	@echo "make bench-train | bench-train-0.6b  [ARGS=...]  the trainer beside PyTorch | a step of 0.6B"
 	@echo "make test-slurm       three real Slurm clusters with agents, a courier, kills (root; installs Slurm)"
+	@echo "make bench-estimates  Slurm's estimates of waits and ours against the truth (root; installs Slurm)"
 	@echo "make bench-agent [AGENT_MINUTES=10]  what an agent costs on a login node"
 	@echo "make web              the dashboard, which the next make puts into the program (wants npm)"
 	@echo "make test-web         the dashboard in a real Chromium beside a real run (root; installs Chromium)"
