@@ -35,6 +35,8 @@ static const char HELP[] =
     "  --json          one JSON object instead of text\n"
     "  --record        of a run, with --data: also note it in RUN/heldout.jsonl, which the hub's\n"
     "                  dashboard shows beside the training loss\n"
+    "  --follow        with --record: go on with each newer version, until interrupted\n"
+    "  --every N       with --follow: only N versions after the last one measured (default 1)\n"
     "\n"
     "Every held-out sample counts; the mean is over tokens, in nats. Bits per byte do not depend "
     "on the\n"
@@ -44,13 +46,13 @@ static const char HELP[] =
     "examples\n"
     "  beringia eval out/ --data data/bpe\n"
     "  beringia eval run1/ --version 12 --data data/bpe --json\n"
-    "  beringia eval run1/ --data data/bpe --record\n";
+    "  beringia eval run1/ --data data/bpe --record --follow --every 10\n";
 
 enum { IDS_BYTES_MAX = 1 << 30 };
 struct eval_args {
     const char *dir, *data, *ids, *version;
-    bool json, record;
-    uint32_t batch, threads, seq_len;
+    bool json, record, follow;
+    uint32_t batch, threads, seq_len, every;
 };
 
 static void show_json(const struct model_source *s, const struct eval_result *r, double seconds) {
@@ -138,6 +140,36 @@ static enum brg_status load(const struct eval_args *a, const struct model_source
     return model_load_weights(s->weights, c, trainer_theta(*t), e);
 }
 
+/* One version after another, as they come. A version that goes while it is read is passed over: there is a
+ * newer one then. SIGINT and SIGTERM end the process as they do anywhere: a line is written at once. */
+static enum brg_status follow(const struct eval_args *a, struct trainer *t, struct dataset *d,
+                              struct err *e) {
+    struct model_source s = {0};
+    struct model_config c;
+    struct eval_result r;
+    TRY(cli_model_source(a->dir, NULL, &s, e));
+    TRY(model_config_load(s.config, &c, e));
+    uint64_t last = s.version;
+    for (;;) {
+        (void)sleep(1);
+        memset(&s, 0, sizeof s);
+        if (cli_model_source(a->dir, NULL, &s, e) != BRG_OK) continue;
+        bool back = s.version < last; /* a rollback */
+        if (!back && s.version < last + a->every) continue;
+        time_ns start = os_now();
+        if (model_load_weights(s.weights, &c, trainer_theta(t), e) != BRG_OK) continue;
+        TRY(eval_heldout(t, d, &r, e));
+        if (a->json)
+            show_json(&s, &r, (double)(os_now() - start) / 1e9);
+        else
+            printf("version %llu  loss %.6f  perplexity %.4f\n", (unsigned long long)s.version,
+                   r.nll, r.perplexity);
+        (void)fflush(stdout);
+        TRY(record(&s, &r, e));
+        last = s.version;
+    }
+}
+
 static enum brg_status evaluate(struct eval_args *a, struct trainer **t, struct dataset **d,
                                 struct err *e) {
     struct model_source s = {0};
@@ -167,7 +199,9 @@ static enum brg_status evaluate(struct eval_args *a, struct trainer **t, struct 
         show_json(&s, &r, (double)(os_now() - start) / 1e9);
     else
         show_text(a, &s, &r);
-    return a->record ? record(&s, &r, e) : BRG_OK;
+    (void)fflush(stdout);
+    if (a->record) TRY(record(&s, &r, e));
+    return a->follow ? follow(a, *t, *d, e) : BRG_OK;
 }
 
 static int fail(const struct err *e) {
@@ -197,6 +231,8 @@ enum {
     OPT_THREADS,
     OPT_JSON,
     OPT_RECORD,
+    OPT_FOLLOW,
+    OPT_EVERY,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -208,12 +244,14 @@ static const struct option OPTIONS[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"json", no_argument, NULL, OPT_JSON},
     {"record", no_argument, NULL, OPT_RECORD},
+    {"follow", no_argument, NULL, OPT_FOLLOW},
+    {"every", required_argument, NULL, OPT_EVERY},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
 
 int cmd_eval(int argc, char **argv) {
-    struct eval_args a = {.batch = 8};
+    struct eval_args a = {.batch = 8, .every = 1};
     struct trainer *t = NULL;
     struct dataset *d = NULL;
     struct err e = {0};
@@ -238,6 +276,11 @@ int cmd_eval(int argc, char **argv) {
             break;
         case OPT_JSON: a.json = true; break;
         case OPT_RECORD: a.record = true; break;
+        case OPT_FOLLOW: a.follow = true; break;
+        case OPT_EVERY:
+            if (!parse_count(optarg, 1 << 30, &a.every))
+                return usage("--every: no number in 1..1073741824:", optarg);
+            break;
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
         default: return usage("unknown option", argv[optind - 1]);
@@ -247,6 +290,8 @@ int cmd_eval(int argc, char **argv) {
     if (!a.data == !a.ids) return usage("want either --data DIR or --ids FILE", "");
     if (a.seq_len && !a.ids) return usage("--seq-len goes with --ids; a data set has its own", "");
     if (a.record && !a.data) return usage("--record goes with --data", "");
+    if (a.follow && (!a.record || a.version))
+        return usage("--follow goes with --record, and without --version", "");
     a.dir = argv[optind];
     enum brg_status s = evaluate(&a, &t, &d, &e);
     trainer_destroy(t);
