@@ -298,6 +298,11 @@ test-mpi:
 test-slurm: all
 	@test/slurm/run --build $(B) $(SLURM_ARGS)
 
+# Attacks on a real hub while an honest site trains; a short form of it is in `make test`. docs/security.md
+.PHONY: test-security
+test-security: all
+	@BERINGIA=$(CURDIR)/$(B)/beringia ROOT=$(CURDIR) test/security/run $(T)
+
 # What an agent costs on a login node: CPU, memory, commands an hour.
 .PHONY: bench-agent
 bench-agent: all
@@ -353,6 +358,7 @@ help:
 	@echo "make unit-lease       build and run test/lease alone [T=name]; rooms by ROOMS_test/lease"
 	@echo "make asan | tsan      build and run the tests with sanitizers"
 	@echo "make test-mpi         the ranks of mpirun, at length: killed, hanging, more or fewer; docs/mpi.md"
+	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60 | RUNS=n]   libFuzzer on the decoders (clang)"

@@ -90,13 +90,16 @@ struct brg_options {
     const char *data_dir;  /* the packed data set; NULL: data_fingerprint says which one it is */
     int32_t data_trusted;  /* 0: the shards are hashed at brg_open; 1: only sizes are looked at */
     const uint8_t *data_fingerprint; /* 32 bytes, where data_dir is NULL */
-    const char *token_file;          /* mode 0600, one line; NULL: none */
+    const char *token_file;          /* mode 0600, one line; NULL: see ca_file */
     uint64_t batch_samples;      /* samples of one optimizer step over all ranks, for planning */
     int64_t timeout_ns;          /* the one setting behind all network time limits; 30 s */
     int64_t checkpoint_every_ns; /* how much work a kill may cost; 60 s */
     uint64_t warmup_steps;       /* local ramp of a site that joins a run under way; 20 */
     uint64_t seed;               /* 0: from the system */
     const volatile int *cancel;  /* NULL, or: not 0 means as after brg_drain; also ends brg_open */
+    /* Since 0.2. PEM file of the CA that signed the hub's certificate; NULL: $BERINGIA_CA, else the
+     * system's. (And token_file NULL: $BERINGIA_TOKEN_FILE, else $BERINGIA_TOKEN, the token itself.) */
+    const char *ca_file;
 };
 
 enum brg_optimizer { BRG_OPTIMIZER_ADAMW = 0, BRG_OPTIMIZER_MUON = 1 };

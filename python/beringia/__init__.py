@@ -94,7 +94,7 @@ class _Options(c.Structure):
                 ("state_dir", c.c_char_p), ("data_dir", c.c_char_p), ("data_trusted", c.c_int32),
                 ("data_fingerprint", c.c_void_p), ("token_file", c.c_char_p), ("batch_samples", c.c_uint64),
                 ("timeout_ns", c.c_int64), ("checkpoint_every_ns", c.c_int64), ("warmup_steps", c.c_uint64),
-                ("seed", c.c_uint64), ("cancel", c.c_void_p)]
+                ("seed", c.c_uint64), ("cancel", c.c_void_p), ("ca_file", c.c_char_p)]
 
 
 class _Run(c.Structure):
@@ -340,7 +340,8 @@ class Site:
     def __init__(self, hub: str, name: str, state: str, data: Optional[str] = None, *,
                  fingerprint: Optional[bytes] = None, batch_samples: int = 8, token_file: Optional[str] = None,
                  timeout: float = 30.0, checkpoint_every: float = 60.0, warmup_steps: int = 20, seed: int = 0,
-                 trust_data: bool = False, open_timeout: Optional[float] = None) -> None:
+                 trust_data: bool = False, open_timeout: Optional[float] = None,
+                 ca_file: Optional[str] = None) -> None:
         self._h, self._pid, self._keep = None, os.getpid(), []
         self.grace, self.complete, self.draining = 25.0, False, False
         self._cancel = c.c_int(0)
@@ -352,6 +353,7 @@ class Site:
         mark = (c.c_uint8 * 32)(*fingerprint) if fingerprint is not None else None
         o.data_fingerprint = c.addressof(mark) if mark is not None else None
         o.token_file = os.fsencode(token_file) if token_file is not None else None
+        o.ca_file = os.fsencode(ca_file) if ca_file is not None else None
         o.batch_samples, o.warmup_steps, o.seed = batch_samples, warmup_steps, seed
         o.timeout_ns, o.checkpoint_every_ns = _ns(timeout), _ns(checkpoint_every)
         o.cancel = c.addressof(self._cancel)

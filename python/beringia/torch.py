@@ -631,7 +631,7 @@ def join(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = No
     grace        seconds that close() waits for the last hand-in
     signals      these end the loop in good order (main thread only)
     words        more for beringia.Site: token_file, timeout, checkpoint_every, warmup_steps, seed, trust_data,
-                 fingerprint, open_timeout
+                 fingerprint, open_timeout, ca_file
 
     Raises a beringia.Error: ModelError, DataError, BusyError, ConfigError, NetError, RefusedError, FencedError, TimedOut."""
     given = {"hub": hub, "name": name, "data": data, "state": state}

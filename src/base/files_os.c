@@ -178,8 +178,9 @@ static enum brg_status too_long(const char *path, struct err *e) {
     return err_set(e, BRG_E_IO, "the path %.200s... is too long; choose a shorter directory", path);
 }
 
-static enum brg_status write_and_sync(const char *tmp, const void *data, size_t n, struct err *e) {
-    AUTO_CLOSE int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+static enum brg_status write_and_sync(const char *tmp, const void *data, size_t n, mode_t mode,
+                                      struct err *e) {
+    AUTO_CLOSE int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0) return os_errno(e, errno, "create", tmp);
     TRY(os_write_all(fd, data, n, tmp, e));
     if (fsync(fd) != 0) return os_errno(e, errno, "fsync", tmp);
@@ -189,13 +190,14 @@ static enum brg_status write_and_sync(const char *tmp, const void *data, size_t 
     return closed == 0 ? BRG_OK : os_errno(e, errno, "close", tmp);
 }
 
-enum brg_status os_write_file_atomic(const char *path, const void *data, size_t n, struct err *e) {
+static enum brg_status write_atomic(const char *path, const void *data, size_t n, mode_t mode,
+                                    struct err *e) {
     char tmp[OS_PATH_MAX];
     uint64_t tag;
     os_random(&tag, sizeof tag);
     int len = snprintf(tmp, sizeof tmp, "%s.tmp.%016llx", path, (unsigned long long)tag);
     if (len < 0 || len >= (int)sizeof tmp) return too_long(path, e);
-    enum brg_status status = write_and_sync(tmp, data, n, e);
+    enum brg_status status = write_and_sync(tmp, data, n, mode, e);
     if (status == BRG_OK && rename(tmp, path) != 0)
         status = os_errno(e, errno, "rename a temporary file to", path);
     if (status != BRG_OK) {
@@ -203,6 +205,15 @@ enum brg_status os_write_file_atomic(const char *path, const void *data, size_t 
         return status;
     }
     return fsync_parent(path, e);
+}
+
+enum brg_status os_write_file_atomic(const char *path, const void *data, size_t n, struct err *e) {
+    return write_atomic(path, data, n, 0666, e);
+}
+
+enum brg_status os_write_secret_atomic(const char *path, const void *data, size_t n,
+                                       struct err *e) {
+    return write_atomic(path, data, n, 0600, e);
 }
 
 /* ---- Directories ----------------------------------------------------------------------------- */

@@ -19,6 +19,9 @@ enum brg_status os_read_file(const char *path, size_t bytes_max, struct buf *out
 /* Replaces path by the bytes: temporary name beside it, write, fsync, rename, fsync of the directory. */
 enum brg_status os_write_file_atomic(const char *path, const void *data, size_t n, struct err *e)
     MUST_USE;
+/* The same, readable by this user alone: a token, a key. */
+enum brg_status os_write_secret_atomic(const char *path, const void *data, size_t n, struct err *e)
+    MUST_USE;
 enum brg_status os_mkdirs(const char *path, struct err *e) MUST_USE; /* like mkdir -p, mode 0777 */
 enum brg_status os_fsync_dir(const char *path, struct err *e) MUST_USE;
 enum brg_status os_rename_durable(const char *from, const char *to, struct err *e) MUST_USE;

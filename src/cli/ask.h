@@ -1,17 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ask.h - the command line asks a running hub by HTTP, as anybody may. */
+/* ask.h - the command line asks a running hub by HTTP, as anybody may who has a token.
+ *
+ * Of a run directory on this machine: the address from RUN/hub.json, the token from RUN/hub.token (which the
+ * owner of the directory alone can read), the CA from RUN/tls/ca.pem. Of a URL: as the environment says,
+ * BERINGIA_TOKEN_FILE, BERINGIA_TOKEN, BERINGIA_CA (wire/net_os.h). */
 #ifndef CLI_ASK_H
 #define CLI_ASK_H
 
-#include "base/base.h"
+#include "wire/net_os.h"
 
-/* A URL as it is, or the address of the hub of a run directory on this machine (RUN/hub.json). */
-enum brg_status cli_hub_url(const char *what, char *out, size_t cap, struct err *e) MUST_USE;
+struct hub_address {
+    char url[400];
+    char connect[128]; /* "", or HOST:PORT to go to for url */
+    bool local;        /* a run directory's: no proxy */
+    struct net_identity id;
+};
+/* A URL as it is, or the address of the hub of a run directory on this machine. */
+enum brg_status cli_hub_find(const char *what, struct hub_address *out, struct err *e) MUST_USE;
 /* GET; anything but 200 is a failure. */
-enum brg_status cli_hub_get(const char *url, const char *path, struct buf *out, struct err *e)
-    MUST_USE;
+enum brg_status cli_hub_get(const struct hub_address *hub, const char *path, struct buf *out,
+                            struct err *e) MUST_USE;
 /* POST of a JSON object. E_REFUSED: with the sentence that the hub gave. */
-enum brg_status cli_hub_post(const char *url, const char *path, const char *json, struct buf *out,
-                             struct err *e) MUST_USE;
+enum brg_status cli_hub_post(const struct hub_address *hub, const char *path, const char *json,
+                             struct buf *out, struct err *e) MUST_USE;
 
 #endif

@@ -15,6 +15,8 @@ int cmd_rollback(int argc, char **argv); /* with the next three: cmd_operator.c 
 int cmd_discard(int argc, char **argv);
 int cmd_quarantine(int argc, char **argv);
 int cmd_drain(int argc, char **argv);
+int cmd_token(int argc, char **argv);
+int cmd_tls(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_courier(int argc, char **argv); /* cmd_agent.c too */
 int cmd_order(int argc, char **argv);

@@ -26,6 +26,8 @@ static const char HELP[] =
     "site's\n"
     "                      STATE/base/N.safetensors, and serve it; docs/operating.md\n"
     "\n"
+    "Where it can be reached from other machines it wants a certificate (beringia tls) and tokens\n"
+    "(beringia token), or refuses; docs/security.md.\n"
     "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after "
     "any\n"
     "other end start it again: nothing that was answered is lost.\n";
@@ -38,9 +40,13 @@ static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
                                         {"help", 0, NULL, OPT_HELP},
                                         {NULL, 0, NULL, 0}};
 
-static enum brg_status write_hub_json(const char *run, const char *url, struct err *e) {
-    char path[OS_PATH_MAX], text[512];
-    int n = snprintf(text, sizeof text, "{\"url\":\"%s\",\"pid\":%ld}\n", url, (long)getpid());
+static enum brg_status write_hub_json(const char *run, const struct hub_server *hub,
+                                      struct err *e) {
+    char path[OS_PATH_MAX], text[800], connect[160] = "";
+    if (hub_server_connect(hub)[0] != '\0')
+        (void)snprintf(connect, sizeof connect, ",\"connect\":\"%s\"", hub_server_connect(hub));
+    int n = snprintf(text, sizeof text, "{\"url\":\"%s\"%s,\"pid\":%ld}\n", hub_server_url(hub),
+                     connect, (long)getpid());
     return os_write_file_atomic(os_path(path, run, "hub.json"), text, (size_t)n, e);
 }
 
@@ -85,7 +91,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
                      run);
     if (st == BRG_OK) st = os_lock(os_path(path, run, "lock"), &lock, &e);
     if (st == BRG_OK) st = hub_server_open(&o, &s, &e);
-    if (st == BRG_OK) st = write_hub_json(run, hub_server_url(s), &e);
+    if (st == BRG_OK) st = write_hub_json(run, s, &e);
     if (st == BRG_OK) {
         printf("listening on %s\n", hub_server_url(s));
         (void)fflush(stdout);

@@ -52,14 +52,15 @@ static const char DRAIN_HELP[] = "beringia drain - ask all sites to hand in and 
 /* ---- Asking ------------------------------------------------------------------------------------------- */
 /* Sends; prints `done` and where the run stands. */
 static int operate(const char *name, const char *run, const char *json, const char *done) {
-    char url[400], path[64];
+    struct hub_address hub;
+    char path[64];
     struct err e = {0};
     struct buf b;
     buf_init(&b, ANSWER_MAX);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
     (void)snprintf(path, sizeof path, "/v1/operator/%s", name);
-    enum brg_status s = cli_hub_url(run, url, sizeof url, &e);
-    if (s == BRG_OK) s = cli_hub_post(url, path, json, &b, &e);
+    enum brg_status s = cli_hub_find(run, &hub, &e);
+    if (s == BRG_OK) s = cli_hub_post(&hub, path, json, &b, &e);
     if (s == BRG_OK) {
         json_t *o = json_loadb((const char *)b.data, b.bytes_count, 0, NULL);
         printf("%s; head %lld%s\n", done, (long long)json_integer_value(json_object_get(o, "head")),
@@ -136,19 +137,19 @@ int cmd_drain(int argc, char **argv) {
 
 /* ---- Quarantine --------------------------------------------------------------------------------------- */
 static int list_quarantined(const char *run) {
-    char url[400];
+    struct hub_address hub;
     struct err e = {0};
     struct buf b;
     size_t i;
     json_t *x;
     buf_init(&b, ANSWER_MAX);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
-    enum brg_status s = cli_hub_url(run, url, sizeof url, &e);
-    if (s == BRG_OK) s = cli_hub_get(url, "/v1/quarantine", &b, &e);
+    enum brg_status s = cli_hub_find(run, &hub, &e);
+    if (s == BRG_OK) s = cli_hub_get(&hub, "/v1/quarantine", &b, &e);
     json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
     const json_t *ranges = json_object_get(o, "ranges");
     if (s == BRG_OK && !json_is_array(ranges))
-        s = err_set(&e, BRG_E_MESSAGE, "%s: this is no answer of a hub", url);
+        s = err_set(&e, BRG_E_MESSAGE, "%s: this is no answer of a hub", hub.url);
     if (s == BRG_OK && json_array_size(ranges) == 0) printf("nothing is quarantined\n");
     json_array_foreach(ranges, i, x) {
         printf("%lld:%lld+%lld  crashes %lld\n",

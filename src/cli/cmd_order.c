@@ -76,15 +76,15 @@ static void list(const json_t *o) {
 
 /* json NULL: only list. */
 static int ask(const char *run, const char *json) {
-    char url[400];
+    struct hub_address hub;
     struct err e = {0};
     AUTO_BUF struct buf b;
     buf_init(&b, ANSWER_MAX);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
-    enum brg_status s = cli_hub_url(run, url, sizeof url, &e);
+    enum brg_status s = cli_hub_find(run, &hub, &e);
     if (s == BRG_OK)
-        s = json != NULL ? cli_hub_post(url, "/v1/operator/order", json, &b, &e)
-                         : cli_hub_get(url, "/v1/status", &b, &e);
+        s = json != NULL ? cli_hub_post(&hub, "/v1/operator/order", json, &b, &e)
+                         : cli_hub_get(&hub, "/v1/status", &b, &e);
     if (s != BRG_OK) return cli_fail("order", &e);
     json_t *o = json_loadb((const char *)b.data, b.bytes_count, 0, NULL);
     if (json == NULL)

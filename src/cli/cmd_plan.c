@@ -69,8 +69,8 @@ static void on_signal(int sig) {
 
 /* ---- One look ---------------------------------------------------------------------------------------- */
 
-static enum brg_status send_one(const char *url, const struct plan_look *k, uint32_t at,
-                                struct plan_sent *out, struct err *e) {
+static enum brg_status send_one(const struct hub_address *hub, const struct plan_look *k,
+                                uint32_t at, struct plan_sent *out, struct err *e) {
     const struct plan_action *a = &k->result->v[at];
     const struct plan_site *s = &k->state->sites[a->site];
     char json[256];
@@ -81,7 +81,7 @@ static enum brg_status send_one(const char *url, const struct plan_look *k, uint
                        s->shapes[a->shape].name);
     else
         (void)snprintf(json, sizeof json, "{\"cancel\":%" PRIu64 "}", a->id);
-    enum brg_status status = cli_hub_post(url, "/v1/operator/order", json, &b, e);
+    enum brg_status status = cli_hub_post(hub, "/v1/operator/order", json, &b, e);
     if (status != BRG_OK) {
         (void)snprintf(out->problem, sizeof out->problem, "%.190s", e->text);
         return status;
@@ -126,8 +126,8 @@ static struct plan_options options_of(const struct arguments *a, const struct li
     return o;
 }
 
-static enum brg_status plan_live(const struct arguments *a, const char *url, const struct live *l,
-                                 struct err *e) {
+static enum brg_status plan_live(const struct arguments *a, const struct hub_address *hub,
+                                 const struct live *l, struct err *e) {
     struct live_options lo = live_options_default();
     struct plan_state *state = mem_alloc(1, sizeof *state);
     struct plan_result *r = mem_alloc(1, sizeof *r);
@@ -147,7 +147,7 @@ static enum brg_status plan_live(const struct arguments *a, const char *url, con
         plan_decide(state, &o, a->seed, r);
         for (uint32_t i = 0; i < r->count && a->issue; i++) {
             struct err one = {0};
-            enum brg_status s = send_one(url, &k, i, &sent[i], &one);
+            enum brg_status s = send_one(hub, &k, i, &sent[i], &one);
             if (s != BRG_OK && status == BRG_OK) {
                 status = s;
                 *e = one;
@@ -162,16 +162,16 @@ static enum brg_status plan_live(const struct arguments *a, const char *url, con
 }
 
 static enum brg_status look(const struct arguments *a, bool *out_complete, struct err *e) {
-    char url[400];
+    struct hub_address hub;
     struct live l;
     AUTO_BUF struct buf b;
     buf_init(&b, STATUS_MAX);
-    TRY(cli_hub_url(a->run, url, sizeof url, e));
-    TRY(cli_hub_get(url, "/v1/status", &b, e));
+    TRY(cli_hub_find(a->run, &hub, e));
+    TRY(cli_hub_get(&hub, "/v1/status", &b, e));
     enum brg_status s = live_read(b.data, b.bytes_count, &l, e);
-    if (s != BRG_OK) return err_prefix(e, "%s/v1/status", url);
+    if (s != BRG_OK) return err_prefix(e, "%s/v1/status", hub.url);
     *out_complete = l.complete;
-    s = plan_live(a, url, &l, e);
+    s = plan_live(a, &hub, &l, e);
     live_free(&l);
     return s;
 }

@@ -45,7 +45,9 @@ static const char HELP[] =
     "                       and wait so long for it (default 0: end with status 7)\n"
     "  --checkpoint-every T work that a kill may cost (default 60s)\n"
     "  --timeout T          the one setting behind all network time limits (default 30s)\n"
-    "  --token FILE         this site's token, a file with mode 0600\n"
+    "  --token FILE         this site's token, a file with mode 0600; else "
+    "$BERINGIA_TOKEN_FILE, $BERINGIA_TOKEN\n"
+    "  --ca FILE            the hub's CA, PEM; else $BERINGIA_CA, else the system's\n"
     "  --steps N            stop in good order after N optimizer steps\n"
     "  --trust-data         do not hash the shards at the start\n"
     "  --seed N             of jitter and names (default: from the system)\n"
@@ -361,6 +363,7 @@ enum {
     OPT_CHECKPOINT,
     OPT_TIMEOUT,
     OPT_TOKEN,
+    OPT_CA,
     OPT_STEPS,
     OPT_TRUST,
     OPT_SEED,
@@ -388,6 +391,7 @@ static const struct option OPTIONS[] = {
     {"checkpoint-every", required_argument, NULL, OPT_CHECKPOINT},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"token", required_argument, NULL, OPT_TOKEN},
+    {"ca", required_argument, NULL, OPT_CA},
     {"steps", required_argument, NULL, OPT_STEPS},
     {"trust-data", no_argument, NULL, OPT_TRUST},
     {"seed", required_argument, NULL, OPT_SEED},
@@ -435,6 +439,7 @@ static bool take_option(struct site_args *a, int option, const char *value) {
     case OPT_CHECKPOINT: return duration(value, &a->o.checkpoint_every_ns);
     case OPT_TIMEOUT: return duration(value, &a->o.timeout_ns);
     case OPT_TOKEN: a->o.token_file = value; return true;
+    case OPT_CA: a->o.ca_file = value; return true;
     case OPT_STEPS: return count(value, UINT32_MAX, &a->steps_max);
     case OPT_MPI: return dp_use_parse(value, &a->mpi);
     case OPT_RANK_TIMEOUT: return duration(value, &a->rank_timeout);

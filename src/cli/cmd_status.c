@@ -247,13 +247,14 @@ static void render(const struct screen *s, const json_t *o, FILE *to) {
     show_alarms(o, s->colour, to);
 }
 
-static enum brg_status once(const char *url, struct screen *s, bool *out_complete, struct err *e) {
+static enum brg_status once(const struct hub_address *hub, struct screen *s, bool *out_complete,
+                            struct err *e) {
     struct buf b;
     buf_init(&b, BODY_MAX);
-    enum brg_status st = cli_hub_get(url, "/v1/status", &b, e);
+    enum brg_status st = cli_hub_get(hub, "/v1/status", &b, e);
     json_t *o = st == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
     if (st == BRG_OK && !json_is_object(o))
-        st = err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
+        st = err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", hub->url);
     if (st == BRG_OK && s->json) {
         printf("%s", buf_cstr(&b));
     } else if (st == BRG_OK && s->in_place) {
@@ -275,32 +276,33 @@ static enum brg_status once(const char *url, struct screen *s, bool *out_complet
     return st;
 }
 
-static enum brg_status watch_on(const char *what, char *url, size_t cap, struct screen *s,
+static enum brg_status watch_on(const char *what, struct hub_address *hub, struct screen *s,
                                 struct err *e) {
     bool complete = false;
-    enum brg_status st = once(url, s, &complete, e);
+    enum brg_status st = once(hub, s, &complete, e);
     while (st == BRG_OK && !complete && !interrupted) {
         (void)sleep(1); /* a signal ends it early */
         if (interrupted) break;
-        st = once(url, s, &complete, e);
-        for (int tries = 0; st == BRG_E_NET && tries < 30 && !interrupted;
-             tries++) { /* a hub that restarts is waited for */
+        st = once(hub, s, &complete, e);
+        for (int tries = 0; tries < 30 && !interrupted; tries++) {
+            bool other_token = hub->local && st == BRG_E_REFUSED;
+            if (st != BRG_E_NET && !other_token) break; /* a hub that restarts is waited for */
             (void)sleep(1);
-            if (cli_hub_url(what, url, cap, e) != BRG_OK) continue;
-            st = once(url, s, &complete, e);
+            if (cli_hub_find(what, hub, e) != BRG_OK) continue;
+            st = once(hub, s, &complete, e);
         }
     }
     return interrupted ? BRG_OK : st;
 }
 
-static enum brg_status watch_in_place(const char *what, char *url, size_t cap, struct screen *s,
+static enum brg_status watch_in_place(const char *what, struct hub_address *hub, struct screen *s,
                                       struct err *e) {
     struct sigaction a = {.sa_handler = on_signal};
     (void)sigaction(SIGINT, &a, NULL);
     (void)sigaction(SIGTERM, &a, NULL);
     (void)sigaction(SIGHUP, &a, NULL);
     write_all(ENTER, sizeof ENTER - 1);
-    enum brg_status st = watch_on(what, url, cap, s, e);
+    enum brg_status st = watch_on(what, hub, s, e);
     write_all(LEAVE, sizeof LEAVE - 1);
     if (s->text != NULL) write_all(s->text, strlen(s->text)); /* what was seen last stays */
     free(s->text);
@@ -317,7 +319,7 @@ int cmd_status(int argc, char **argv) {
     bool watch = false, tty = isatty(STDOUT_FILENO) == 1, complete = false;
     struct screen screen = {
         .colour = tty && (getenv("NO_COLOR") == NULL || getenv("NO_COLOR")[0] == '\0')};
-    char url[400];
+    struct hub_address hub;
     struct err e = {0};
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -331,11 +333,11 @@ int cmd_status(int argc, char **argv) {
     }
     if (optind + 1 != argc) return cli_usage("status", "want one RUN directory or URL", "");
     const char *what = argv[optind];
-    if (cli_hub_url(what, url, sizeof url, &e) != BRG_OK) return cli_fail("status", &e);
+    if (cli_hub_find(what, &hub, &e) != BRG_OK) return cli_fail("status", &e);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
     screen.in_place = watch && tty && !screen.json;
-    enum brg_status s = screen.in_place ? watch_in_place(what, url, sizeof url, &screen, &e)
-                        : watch         ? watch_on(what, url, sizeof url, &screen, &e)
-                                        : once(url, &screen, &complete, &e);
+    enum brg_status s = screen.in_place ? watch_in_place(what, &hub, &screen, &e)
+                        : watch         ? watch_on(what, &hub, &screen, &e)
+                                        : once(&hub, &screen, &complete, &e);
     return s == BRG_OK ? 0 : cli_fail("status", &e);
 }

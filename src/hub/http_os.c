@@ -6,13 +6,8 @@
  *                      (POST: a bounded body)                                              */
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,13 +15,10 @@
 #include "wire/json.h"
 
 enum {
-    CONNECTION_MEMORY = 32 *
-                        1024, /* headers and a piece of a body; bodies have a buffer of their own */
-    CONNECTION_STACK = 256 * 1024,
-    CONNECTION_IDLE_S = 150,
-    LISTEN_BACKLOG = 4096,
     RETRY_FULL_MS = 5000,
-    RETRY_STOPPING_MS = 1000
+    RETRY_STOPPING_MS = 1000,
+    BODY_SLACK = 64 *
+                 1024 /* what may follow a body that is too long before the connection is cut */
 };
 
 /* ---- Answers ------------------------------------------------------------------------------------- */
@@ -34,9 +26,14 @@ static enum MHD_Result queue(struct exchange *x, int http, struct MHD_Response *
     CHECK(r != NULL);
     (void)MHD_add_response_header(r, "Cache-Control", "no-store");
     (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+    if (x->watch != NULL) gate_watch_move(x->s->gate, x->watch, WATCH_ANSWER, NULL);
+    if (x->gate == GATE_STRANGER || (x->gate == GATE_RATE && x->who.id[0] == '\0'))
+        (void)MHD_add_response_header(r, "Connection", "close");
+    if (http == 401) (void)MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
     enum MHD_Result ok = MHD_queue_response(x->mhd, (unsigned)http, r);
     MHD_destroy_response(r);
     x->answered = true;
+    x->http = http;
     return ok;
 }
 
@@ -137,6 +134,11 @@ enum MHD_Result reply_method(struct exchange *x, uint32_t allowed) {
     return queue(x, 405, r);
 }
 
+enum MHD_Result reply_other_name(struct exchange *x) {
+    return reply_problem(x, 403, WIRE_BAD,
+                         "this token is that of '%s' and speaks for no other site", x->who.name);
+}
+
 /* ---- Files with Range ------------------------------------------------------------------------------ */
 /* One range only (RFC 9110, 14.2): -1 not satisfiable, 0 none or not understood (send all), 1 there. */
 static int range_parse(const char *text, uint64_t bytes, uint64_t *out_from, uint64_t *out_count) {
@@ -198,6 +200,45 @@ enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const str
     return queue(x, http, r);
 }
 
+/* ---- The gate ------------------------------------------------------------------------------------- */
+/* What the gate said, as an answer. It tells a stranger nothing but that. */
+static enum MHD_Result reply_refused(struct exchange *x) {
+    switch (x->gate) {
+    case GATE_IN: break;
+    case GATE_STRANGER:
+        return reply_problem(x, 401, WIRE_BAD,
+                             "want a token that this hub knows: Authorization: Bearer ...");
+    case GATE_SCOPE:
+        return reply_problem(x, 403, WIRE_BAD, "this token is for something else: see its scope");
+    case GATE_RATE:
+        return reply_problem_text(x, 429, WIRE_RETRY, (uint32_t)(x->wait / NS_PER_MS) + 1,
+                                  "too many requests; nothing was changed, come again");
+    case GATE_BROKEN:
+        return reply_problem(x, 503, WIRE_RETRY,
+                             "the hub cannot read its tokens; its operator has to look");
+    }
+    CHECK(false);
+    return MHD_NO;
+}
+
+/* Only a request that a token was good for makes the connection a friend's. */
+static void pass_gate(struct exchange *x) {
+    const union MHD_ConnectionInfo *from =
+        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const union MHD_ConnectionInfo *mine =
+        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    CHECK(from != NULL);
+    x->watch = mine != NULL ? mine->socket_context : NULL;
+    struct gate_question q = {
+        .from = from->client_addr,
+        .authorization = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Authorization"),
+        .scopes = x->route != NULL ? x->route->scopes : SCOPES_FIGURES,
+        .counted = x->method != METHOD_PUT};
+    x->gate = gate_admit(x->s->gate, &q, &x->who, &x->wait);
+    bool known = x->gate == GATE_SCOPE || (x->gate == GATE_IN && (q.scopes & SCOPES_ANYBODY) == 0);
+    if (x->watch != NULL) gate_watch_move(x->s->gate, x->watch, WATCH_BODY, known ? &x->who : NULL);
+}
+
 /* ---- A request on its way ------------------------------------------------------------------------- */
 static uint32_t method_of(const char *name) {
     static const struct {
@@ -237,6 +278,8 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
     x->method = method_of(method);
     x->route = cut_path(x, url) ? route_find(x, &x->allowed) : NULL;
     bool no_body = x->method == METHOD_GET || x->method == METHOD_HEAD;
+    pass_gate(x);
+    if (x->gate != GATE_IN) return no_body ? MHD_YES : reply_refused(x);
     if (x->route == NULL) return no_body ? MHD_YES : reply_no_route(x);
     x->body_max = x->route->body_max;
     buf_init(&x->body, x->body_max > 0 ? x->body_max : 1);
@@ -249,9 +292,23 @@ static enum MHD_Result begin(struct exchange *x, const char *url, const char *me
     return x->method == METHOD_PUT ? upload_begin(x) : MHD_YES;
 }
 
-static enum MHD_Result on_request(void *user, struct MHD_Connection *mhd, const char *url,
-                                  const char *method, const char *version, const char *data,
-                                  size_t *data_bytes, void **state) {
+/* Without an end, or longer than it may be: what follows is not waited for. */
+static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *data_bytes) {
+    bool put = x->method == METHOD_PUT && x->gate == GATE_IN;
+    if (x->watch != NULL) gate_watch_bytes(x->s->gate, x->watch, *data_bytes);
+    if (put)
+        upload_piece(x, data, *data_bytes);
+    else if (x->body.bytes_max > 0)
+        buf_put(&x->body, data, *data_bytes);
+    bool over = put ? x->upload_status == BRG_E_LIMIT : x->body.overflow || x->body.bytes_max == 0;
+    if (over) x->surplus += *data_bytes;
+    *data_bytes = 0;
+    return x->surplus <= BODY_SLACK ? MHD_YES : MHD_NO;
+}
+
+enum MHD_Result http_on_request(void *user, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *data,
+                                size_t *data_bytes, void **state) {
     (void)version;
     if (*state == NULL) {
         struct exchange *x = mem_alloc(1, sizeof *x);
@@ -265,143 +322,37 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *mhd, const 
         *data_bytes = 0;
         return MHD_YES;
     }
-    if (*data_bytes > 0) {
-        if (x->method == METHOD_PUT)
-            upload_piece(x, data, *data_bytes);
-        else
-            buf_put(&x->body, data, *data_bytes);
-        *data_bytes = 0;
-        return MHD_YES;
-    }
+    if (*data_bytes > 0) return take_body(x, data, data_bytes);
+    if (x->gate != GATE_IN) return reply_refused(x);
     if (x->route == NULL) return reply_no_route(x);
     if (x->body.overflow)
         return reply_problem(x, 413, WIRE_BAD, "the body is larger than %zu bytes", x->body_max);
     return x->method == METHOD_PUT ? upload_end(x) : x->route->handle(x);
 }
 
-static void on_completed(void *user, struct MHD_Connection *mhd, void **state,
-                         enum MHD_RequestTerminationCode why) {
+void http_on_completed(void *user, struct MHD_Connection *mhd, void **state,
+                       enum MHD_RequestTerminationCode why) {
     (void)user, (void)mhd, (void)why;
     struct exchange *x = *state;
     if (x == NULL) return;
+    if (x->watch != NULL) gate_watch_move(x->s->gate, x->watch, WATCH_IDLE, NULL);
     buf_fini(&x->body);
     mem_free(x);
     *state = NULL;
 }
 
-static void on_log(void *user, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
-static void on_log(void *user, const char *fmt, va_list ap) {
-    char text[240], quoted[300];
-    (void)user;
-    (void)vsnprintf(text, sizeof text, fmt, ap);
-    text[strcspn(text, "\n")] = '\0';
-    log_line(LOG_DEBUG, "hub", "http", "text=%s", log_quote(text, quoted, sizeof quoted));
-}
-
-/* ---- Listening --------------------------------------------------------------------------------------- */
-/* "host:port", "[v6]:port" or ":port". */
-static bool address_split(const char *listen, char host[256], char port[8]) {
-    const char *colon = strrchr(listen, ':');
-    if (colon == NULL || strlen(colon + 1) == 0 || strlen(colon + 1) >= 8) return false;
-    uint64_t number;
-    if (!parse_u64(colon + 1, &number) || number > 65535) return false;
-    size_t n = (size_t)(colon - listen);
-    if (n >= 2 && listen[0] == '[' && listen[n - 1] == ']') {
-        listen++;
-        n -= 2;
+void http_on_connection(void *user, struct MHD_Connection *mhd, void **context,
+                        enum MHD_ConnectionNotificationCode what) {
+    struct hub_server *s = user;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        if (*context != NULL) gate_watch_end(s->gate, *context);
+        *context = NULL;
+        return;
     }
-    if (n >= 256) return false;
-    memcpy(host, listen, n);
-    host[n] = '\0';
-    memcpy(port, colon + 1, strlen(colon + 1) + 1);
-    return true;
-}
-
-static enum brg_status open_socket(const char *listen_at, int *out_fd, struct err *e) {
-    char host[256], port[8];
-    struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM}, *list = NULL;
-    if (!address_split(listen_at, host, port))
-        return err_set(e, BRG_E_CONFIG, "listen: '%s' is not HOST:PORT", listen_at);
-    int rc = getaddrinfo(host[0] != '\0' ? host : NULL, port, &hints, &list);
-    if (rc != 0)
-        return err_set(e, BRG_E_PORT, "listen: %s: %s; give an address of this machine", listen_at,
-                       gai_strerror(rc));
-    int fd = -1, error = 0, on = 1;
-    for (struct addrinfo *a = list; a != NULL && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-        if (fd < 0) {
-            error = errno;
-            continue;
-        }
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, LISTEN_BACKLOG) == 0) break;
-        error = errno;
-        (void)close(fd);
-        fd = -1;
-    }
-    freeaddrinfo(list);
-    if (fd < 0)
-        return err_set(e, BRG_E_PORT,
-                       "listen: %s: %s; choose another port, port 0 takes a free one", listen_at,
-                       strerror(error));
-    *out_fd = fd;
-    return BRG_OK;
-}
-
-/* The address that was really taken, as others may use it. */
-static void name_socket(int fd, char *url, size_t cap) {
-    struct sockaddr_storage a;
-    socklen_t n = sizeof a;
-    char host[80], port[16];
-    CHECK(getsockname(fd, (struct sockaddr *)&a, &n) == 0);
-    CHECK(getnameinfo((struct sockaddr *)&a, n, host, sizeof host, port, sizeof port,
-                      NI_NUMERICHOST | NI_NUMERICSERV) == 0);
-    (void)snprintf(url, cap, a.ss_family == AF_INET6 ? "http://[%s]:%s" : "http://%s:%s", host,
-                   port);
-}
-
-/* Each connection is an open file, and an upload one more. What the system allows is the limit then. */
-static uint32_t files_raise(uint32_t connections) {
-    enum { OTHER_FILES = 256 };
-    struct rlimit r;
-    rlim_t wanted = 2 * (rlim_t)connections + OTHER_FILES;
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= wanted) return connections;
-    struct rlimit more = {.rlim_cur = wanted,
-                          .rlim_max = r.rlim_max > wanted ? r.rlim_max : wanted};
-    if (setrlimit(RLIMIT_NOFILE, &more) == 0) return connections;
-    more = (struct rlimit){.rlim_cur = r.rlim_max, .rlim_max = r.rlim_max}; /* without privileges */
-    if (setrlimit(RLIMIT_NOFILE, &more) == 0) r.rlim_cur = more.rlim_cur;
-    uint32_t fits = r.rlim_cur > 2 * OTHER_FILES ? (uint32_t)(r.rlim_cur - OTHER_FILES)
-                                                 : OTHER_FILES;
-    if (fits >= connections) return connections;
-    log_line(
-        LOG_WARN, "hub", "few_files",
-        "connections=%u wanted=%u remedy=\"raise the limit of open files (ulimit -n) to %llu\"",
-        fits, connections, (unsigned long long)wanted);
-    return fits;
-}
-
-enum brg_status server_listen(struct hub_server *s, const char *listen_at, uint32_t connections_max,
-                              struct err *e) {
-    int fd;
-    TRY(open_socket(listen_at, &fd, e));
-    connections_max = files_raise(connections_max);
-    name_socket(fd, s->url, sizeof s->url);
-    s->http = MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
-                                   MHD_USE_POLL | MHD_USE_ERROR_LOG | MHD_USE_ITC,
-                               0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log,
-                               NULL, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED,
-                               on_completed, NULL, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                               (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
-                               (unsigned)CONNECTION_IDLE_S, MHD_OPTION_CONNECTION_LIMIT,
-                               (unsigned)connections_max, MHD_OPTION_THREAD_STACK_SIZE,
-                               (size_t)CONNECTION_STACK, MHD_OPTION_END);
-    if (s->http != NULL) return BRG_OK;
-    (void)close(fd);
-    return err_set(e, BRG_E_PORT, "listen: %s: the HTTP server could not be started", listen_at);
-}
-
-void server_unlisten(struct hub_server *s) {
-    if (s->http != NULL) MHD_stop_daemon(s->http);
-    s->http = NULL;
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *from =
+        MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    if (fd != NULL && from != NULL)
+        *context = gate_watch_begin(s->gate, fd->connect_fd, from->client_addr);
 }

@@ -5,6 +5,7 @@
 
 #include <microhttpd.h>
 
+#include "hub/gate_os.h"
 #include "hub/server_os.h"
 
 /* MHD_Result is an int before libmicrohttpd 0.9.71; this is never that old. */
@@ -24,8 +25,14 @@ struct exchange { /* one request; lives from its headers to its last byte */
     /* an upload */
     struct id128 did;
     uint64_t offset, received;
+    int http;         /* of the answer */
     bool answered;    /* refused before its body: the rest is not read */
     uint32_t allowed; /* no route: the methods that the path does have */
+    enum gate_answer gate;
+    time_ns wait; /* GATE_RATE */
+    struct caller who;
+    struct watch *watch; /* of the connection */
+    uint64_t surplus;    /* bytes of the body beyond what it may have */
     enum brg_status upload_status;
     struct err upload_error;
 };
@@ -47,10 +54,22 @@ struct route {
     uint32_t segments_count;
     const char *segment[PATH_MAX_SEGMENTS]; /* NULL matches anything */
     size_t body_max;                        /* POST */
+    uint32_t scopes;                        /* of the tokens that may, where tokens are wanted */
     enum MHD_Result (*handle)(struct exchange *x);
 };
 /* NULL where none fits; then *out_allowed has the methods that the path does have. */
 const struct route *route_find(const struct exchange *x, uint32_t *out_allowed);
+
+/* What libmicrohttpd calls: of a request, of its end, of a connection's beginning and end. */
+enum MHD_Result http_on_request(void *user, struct MHD_Connection *mhd, const char *url,
+                                const char *method, const char *version, const char *data,
+                                size_t *data_bytes, void **state);
+void http_on_completed(void *user, struct MHD_Connection *mhd, void **state,
+                       enum MHD_RequestTerminationCode why);
+void http_on_connection(void *user, struct MHD_Connection *mhd, void **context,
+                        enum MHD_ConnectionNotificationCode what);
+/* 403 with the sentence: the token is another site's. */
+enum MHD_Result reply_other_name(struct exchange *x);
 
 /* operator_os.c */
 enum MHD_Result handle_operator(struct exchange *x);

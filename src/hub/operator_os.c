@@ -1,32 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* operator_os.c - POST /v1/operator/...: what a person may ask of a running hub. The machine judges. */
-#include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "hub/http_os.h"
 #include "wire/json.h"
 
 /* ---- The operator ---------------------------------------------------------------------------------------- */
-/* Only from this machine, and only as application/json, which a page in a browser cannot send here
- * without being asked first. */
+/* Where no token is wanted, from this machine alone; and only as application/json, which a page in a browser
+ * cannot send here without being asked first. */
 static bool operator_allowed(struct exchange *x) {
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     const char *type = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Content-Type");
-    if (info == NULL || type == NULL || strncmp(type, "application/json", 16) != 0) return false;
-    const struct sockaddr *a = info->client_addr;
-    if (a->sa_family == AF_INET) {
-        struct sockaddr_in in;
-        memcpy(&in, a, sizeof in);
-        return ntohl(in.sin_addr.s_addr) >> 24 == 127;
-    }
-    if (a->sa_family != AF_INET6) return false;
-    struct sockaddr_in6 in6;
-    memcpy(&in6, a, sizeof in6);
-    return IN6_IS_ADDR_LOOPBACK(&in6.sin6_addr) != 0;
+    if (type == NULL || strncmp(type, "application/json", 16) != 0) return false;
+    return x->who.scope != 0 || x->who.loopback;
+}
+
+/* One line of the access log; what was asked stands there before it has an effect. */
+static enum brg_status write_down(struct exchange *x, const char *args, int http, struct err *e) {
+    char what[64];
+    bool local = strcmp(x->who.id, "00000000") == 0;
+    struct access_entry entry = {.who = x->who.scope == 0 ? "loopback"
+                                        : local           ? "local"
+                                                          : "token",
+                                 .what = what,
+                                 .args = args,
+                                 .http = http};
+    (void)snprintf(what, sizeof what, "operator/%s", x->segment[2]);
+    return access_append(x->s->dir.path, &x->who, &entry, e);
+}
+
+/* The body again, on one line. */
+static enum brg_status write_down_asked(struct exchange *x, struct err *e) {
+    json_t *o;
+    char args[OPERATOR_BODY_MAX * 2];
+    TRY(json_object_parse(x->body.data, x->body.bytes_count, OPERATOR_BODY_MAX, &o, e));
+    size_t n = json_dumpb(o, args, sizeof args - 1, JSON_COMPACT | JSON_ENSURE_ASCII);
+    json_decref(o);
+    bool fits = n > 0 && n < sizeof args - 1;
+    args[fits ? n : 0] = '\0';
+    return write_down(x, fits ? args : NULL, 0, e);
 }
 
 struct operator_body {
@@ -165,14 +178,25 @@ enum MHD_Result handle_operator(struct exchange *x) {
     memset(&cmd, 0, sizeof cmd);
     cmd.wall = os_wall();
     if (!operator_allowed(x))
-        return reply_problem(x, 403, WIRE_BAD,
-                             "operator requests come from this machine (loopback), "
-                             "with Content-Type: application/json");
+        return reply_problem(
+            x, 403, WIRE_BAD,
+            "operator requests come with Content-Type: application/json; from this "
+            "machine (loopback), or with an operator's token");
     if (operator_read(x, op, &body, &e) != BRG_OK)
         return reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
     if (!op->fill(x, &body, &cmd))
         return reply_problem(x, 409, WIRE_BAD, "the checkpoint of version %" PRIu64 " is not there",
                              body.version);
+    enum brg_status st = write_down_asked(x, &e);
+    if (status_class(st) == BRG_CLASS_FULL) return reply_step(x, STEP_FULL);
+    if (st != BRG_OK) {
+        log_line(LOG_ERROR, "hub", "access_log_failed", "cause=\"%s\"", e.text);
+        return reply_problem(x, 503, WIRE_RETRY,
+                             "the access log cannot be written; nothing was done");
+    }
     enum step_result step = server_step(x->s, &cmd, &a);
-    return operator_reply(x, step, &a);
+    enum MHD_Result ok = operator_reply(x, step, &a);
+    if (write_down(x, NULL, x->http, &e) != BRG_OK)
+        log_line(LOG_ERROR, "hub", "access_log_failed", "cause=\"%s\"", e.text);
+    return ok;
 }

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+# Certificates: gnutls is what libmicrohttpd and libcurl use too. docs/dependencies.md
+LIBS_hub = -lgnutls
+
 # The page inside the program: build/web/index.html where `make web` has made it, else the few lines that say
 # how to. A copy, renewed only when it differs, so that nothing else is built again because of it.
 PAGE_SOURCE = $(or $(wildcard build/web/index.html),src/hub/page_none.html)

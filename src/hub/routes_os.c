@@ -33,6 +33,7 @@ static enum MHD_Result handle_message(struct exchange *x) {
         return reply_problem(x, 404, WIRE_BAD, "no such message");
     if (wire_request_decode(kind, x->body.data, x->body.bytes_count, &r, &e) != BRG_OK)
         return reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
+    if (!gate_speaks_for(&x->who, r.site)) return reply_other_name(x);
     if (kind == WIRE_COMMIT) return handle_commit(x, &r);
     struct hub_cmd cmd;
     memset(&cmd, 0, sizeof cmd);
@@ -56,6 +57,8 @@ static enum MHD_Result handle_agent(struct exchange *x) {
     enum step_result step = STEP_DONE;
     if (wire_report_decode(x->body.data, x->body.bytes_count, r, &e) != BRG_OK) {
         ok = reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
+    } else if (!gate_speaks_for(&x->who, r->site)) {
+        ok = reply_other_name(x);
     } else if ((step = server_step(x->s, &cmd, &a)) != STEP_DONE) {
         ok = reply_step(x, step);
     } else if (a.code != WIRE_OK) {
@@ -288,9 +291,12 @@ static enum MHD_Result handle_update(struct exchange *x) {
 /* ---- The table ------------------------------------------------------------------------------------------- */
 #define GETS (METHOD_GET | METHOD_HEAD)
 #define MESSAGE(name)                                                                              \
-    { METHOD_POST, 2, {"v1", name}, WIRE_BODY_MAX, handle_message }
+    { METHOD_POST, 2, {"v1", name}, WIRE_BODY_MAX, SCOPES_SITE, handle_message }
 #define OPERATOR(name)                                                                             \
-    { METHOD_POST, 3, {"v1", "operator", name}, OPERATOR_BODY_MAX, handle_operator }
+    {                                                                                              \
+        METHOD_POST, 3, {"v1", "operator", name}, OPERATOR_BODY_MAX, SCOPES_OPERATOR,              \
+            handle_operator                                                                        \
+    }
 static const struct route routes[] = {
     MESSAGE("join"),
     MESSAGE("lease"),
@@ -300,23 +306,28 @@ static const struct route routes[] = {
     MESSAGE("commit"),
     MESSAGE("outcome"),
     MESSAGE("leave"),
-    {METHOD_POST, 2, {"v1", "agent"}, WIRE_BODY_MAX, handle_agent},
-    {METHOD_PUT, 3, {"v1", "blobs", NULL}, 0, NULL},
-    {GETS, 3, {"v1", "blobs", NULL}, 0, handle_blob_get},
-    {GETS, 2, {"v1", "run"}, 0, handle_run},
-    {GETS, 2, {"v1", "status"}, 0, handle_status},
-    {GETS, 2, {"v1", "rounds"}, 0, handle_rounds},
-    {GETS, 2, {"v1", "quarantine"}, 0, handle_quarantine},
-    {GETS, 0, {NULL}, 0, handle_page}, /* no figure in it: it asks for a token itself */
-    {GETS, 1, {"metrics"}, 0, handle_metrics},
-    {GETS, 2, {"v1", "events"}, 0, handle_events},
-    {GETS, 2, {"v1", "timeline"}, 0, handle_timeline},
-    {GETS, 2, {"v1", "heldout"}, 0, handle_heldout},
-    {GETS, 2, {"v1", "versions"}, 0, handle_versions},
-    {GETS, 3, {"v1", "versions", NULL}, 0, handle_version},
-    {GETS, 4, {"v1", "versions", NULL, "checkpoint"}, 0, handle_checkpoint},
-    {GETS, 4, {"v1", "versions", NULL, "theta"}, 0, handle_theta},
-    {GETS, 4, {"v1", "versions", NULL, "update"}, 0, handle_update},
+    {METHOD_POST, 2, {"v1", "agent"}, WIRE_BODY_MAX, SCOPES_AGENT, handle_agent},
+    {METHOD_PUT, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, NULL},
+    {GETS, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, handle_blob_get},
+    {GETS, 2, {"v1", "run"}, 0, SCOPES_FIGURES, handle_run},
+    {GETS, 2, {"v1", "status"}, 0, SCOPES_FIGURES, handle_status},
+    {GETS, 2, {"v1", "rounds"}, 0, SCOPES_FIGURES, handle_rounds},
+    {GETS, 2, {"v1", "quarantine"}, 0, SCOPES_FIGURES, handle_quarantine},
+    {GETS,
+     0,
+     {NULL},
+     0,
+     SCOPES_ANYBODY,
+     handle_page}, /* no figure in it: it asks for a token itself */
+    {GETS, 1, {"metrics"}, 0, SCOPES_FIGURES, handle_metrics},
+    {GETS, 2, {"v1", "events"}, 0, SCOPES_FIGURES, handle_events},
+    {GETS, 2, {"v1", "timeline"}, 0, SCOPES_FIGURES, handle_timeline},
+    {GETS, 2, {"v1", "heldout"}, 0, SCOPES_FIGURES, handle_heldout},
+    {GETS, 2, {"v1", "versions"}, 0, SCOPES_FIGURES, handle_versions},
+    {GETS, 3, {"v1", "versions", NULL}, 0, SCOPES_FIGURES, handle_version},
+    {GETS, 4, {"v1", "versions", NULL, "checkpoint"}, 0, SCOPES_WEIGHTS, handle_checkpoint},
+    {GETS, 4, {"v1", "versions", NULL, "theta"}, 0, SCOPES_FIGURES, handle_theta},
+    {GETS, 4, {"v1", "versions", NULL, "update"}, 0, SCOPES_WEIGHTS, handle_update},
     OPERATOR("drain"),
     OPERATOR("discard"),
     OPERATOR("rollback"),

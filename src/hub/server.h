@@ -51,6 +51,8 @@ struct hub_server_options {
 enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_server **out,
                                 struct err *e) MUST_USE;
 const char *hub_server_url(const struct hub_server *s);
+/* "", or HOST:PORT where this machine reaches it, when url has a name that may lead elsewhere. */
+const char *hub_server_connect(const struct hub_server *s);
 /* Stops listening, makes durable what waits, ends the threads, frees. */
 void hub_server_close(struct hub_server *s);
 

@@ -533,6 +533,10 @@ const char *hub_server_url(const struct hub_server *s) {
     return s->url;
 }
 
+const char *hub_server_connect(const struct hub_server *s) {
+    return s->connect;
+}
+
 void hub_server_close(struct hub_server *s) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     s->mode = SERVER_STOPPING; /* requests that come now are refused; the queue is still written */

@@ -21,6 +21,7 @@
 
 struct MHD_Daemon;
 struct events;
+struct gate;
 
 enum server_mode {
     SERVER_SERVING = 0,
@@ -53,7 +54,9 @@ struct hub_server {
     struct journal *journal; /* of the journal thread alone, once that runs */
     struct MHD_Daemon *http;
     struct events *events; /* who watches: events_os.h */
-    char url[300];
+    struct gate *gate;     /* who gets in: gate_os.h */
+    char url[400],
+        connect[128]; /* connect: "", or where it is on this machine if not at url's name */
     time_ns started;
     pthread_t journal_thread, tick_thread, merge_thread;
     bool journal_runs, tick_runs, merge_runs;

@@ -79,6 +79,15 @@ static const struct config_key keys[] = {
 
     {"hub", "listen", CONFIG_STRING, .def = "127.0.0.1:7070", .min = 1, .max = 255,
      .help = "HOST:PORT; port 0 takes any; [::1]:7070 for IPv6"},
+    {"hub", "tls_cert", CONFIG_STRING, .def = "", .max = 1023,
+     .help = "certificate and its chain, PEM; empty: RUN/tls/hub.pem, where it is there (beringia "
+             "tls)"},
+    {"hub", "tls_key", CONFIG_STRING, .def = "", .max = 1023,
+     .help = "its key, mode 0600; empty: RUN/tls/hub-key.pem"},
+    {"hub", "rate", CONFIG_U64, .def = "200", .min = 1, .max = 1e6,
+     .help = "requests a second that one token may make, pieces of uploads not counted"},
+    {"hub", "patience", CONFIG_DURATION, .def = "20s", .min = 500e6, .max = 600e9,
+     .help = "how long a connection may go without showing a token, where tokens are wanted"},
     {"hub", "keep_checkpoints", CONFIG_U64, .def = "5", .min = 1, .max = 1e9,
      .help = "the newest so many versions keep their checkpoint: how far a rollback reaches"},
     {"hub", "keep_every", CONFIG_U64, .def = "50", .min = 0, .max = 1e9,
@@ -185,6 +194,13 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     r.keep_checkpoints = config_u64(c, "hub", "keep_checkpoints");
     r.keep_every = config_u64(c, "hub", "keep_every");
     (void)snprintf(r.listen, sizeof r.listen, "%s", config_string(c, "hub", "listen"));
+    (void)snprintf(r.tls_cert, sizeof r.tls_cert, "%s", config_string(c, "hub", "tls_cert"));
+    (void)snprintf(r.tls_key, sizeof r.tls_key, "%s", config_string(c, "hub", "tls_key"));
+    if ((r.tls_cert[0] == '\0') != (r.tls_key[0] == '\0'))
+        return config_fail(c, "hub", r.tls_key[0] == '\0' ? "tls_key" : "tls_cert", e,
+                           "is missing: a certificate and its key go together");
+    r.rate = (double)config_u64(c, "hub", "rate");
+    r.patience_ns = config_duration(c, "hub", "patience");
     *out = r;
     return BRG_OK;
 }

@@ -32,7 +32,9 @@ struct run_settings {
     bool muon;        /* the layers' matrices are Muon's */
     double muon_momentum, muon_lr_ratio;
     uint64_t keep_checkpoints, keep_every;
-    char listen[256];
+    char listen[256], tls_cert[1024], tls_key[1024]; /* "": RUN/tls, where it is there */
+    double rate;                                     /* requests a second of one token */
+    int64_t patience_ns; /* what a connection that has shown no token is given */
 };
 /* Declares every key of run.yaml. */
 void run_settings_declare(struct config *c);

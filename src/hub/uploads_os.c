@@ -33,6 +33,20 @@ static uint64_t part_bytes(struct exchange *x) {
     return have;
 }
 
+/* Uploads that a site begins and leaves must not fill the disk: its oldest ones go. */
+static bool part_take(struct exchange *x) {
+    struct id128 oldest;
+    bool drop = false;
+    if (!gate_part_take(x->s->gate, &x->who, &x->did, &drop, &oldest)) return false;
+    if (!drop) return true;
+    pthread_mutex_t *stripe = server_stripe(x->s, &oldest);
+    CHECK(pthread_mutex_lock(stripe) == 0);
+    if (blobs_part_drop(x->s->blobs, &oldest) != BRG_OK)
+        log_line(LOG_WARN, "hub", "part_stays", "name=%s", x->who.name);
+    CHECK(pthread_mutex_unlock(stripe) == 0);
+    return true;
+}
+
 enum MHD_Result upload_begin(struct exchange *x) {
     uint64_t bytes = 0, max = x->s->dir.settings.hub.delta_bytes_max;
     const char *offset = MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, "offset");
@@ -46,6 +60,7 @@ enum MHD_Result upload_begin(struct exchange *x) {
     if (x->offset > max || bytes > max - x->offset)
         return reply_problem(x, 413, WIRE_BAD,
                              "a contribution of this run has at most %" PRIu64 " bytes", max);
+    if (!part_take(x)) return reply_other_name(x);
     uint64_t have = part_bytes(x);
     if (x->offset != have)
         return reply_offset(x, 409, have,

@@ -31,7 +31,6 @@ struct agent_process {
     struct client *client;
     struct courier *courier;
     struct place_job *jobs;
-    char token[512];
     const struct agent_run_options *o;
     int lock;
 };
@@ -71,20 +70,6 @@ static enum brg_status path_fix(const char *site_file, char *path, struct err *e
     return BRG_OK;
 }
 
-static enum brg_status token_read(struct agent_process *p, struct err *e) {
-    struct stat st;
-    AUTO_BUF struct buf b = {.bytes_max = sizeof p->token};
-    if (p->site.token[0] == '\0') return BRG_OK;
-    if (stat(p->site.token, &st) != 0) return os_errno(e, errno, "looking at", p->site.token);
-    if ((st.st_mode & 077) != 0)
-        return err_set(e, BRG_E_CONFIG, "%s: others may read this token; chmod 600 it",
-                       p->site.token);
-    TRY(os_read_file(p->site.token, sizeof p->token - 1, &b, e));
-    (void)snprintf(p->token, sizeof p->token, "%.*s", (int)strcspn(buf_cstr(&b), "\r\n"),
-                   buf_cstr(&b));
-    return BRG_OK;
-}
-
 static enum brg_status site_open(struct agent_process *p, struct err *e) {
     AUTO_BUF struct buf b = {.bytes_max = 1 << 20};
     const char *file = p->o->site_file;
@@ -94,12 +79,13 @@ static enum brg_status site_open(struct agent_process *p, struct err *e) {
     TRY(path_fix(file, p->site.state, e));
     TRY(path_fix(file, p->site.script, e));
     TRY(path_fix(file, p->site.token, e));
+    TRY(path_fix(file, p->site.ca, e));
     TRY(path_fix(file, p->site.spool, e));
     if (!os_exists(p->site.script))
         return err_set(e, BRG_E_MISSING,
                        "%s: job.script: %s is not there; docs/agent.md has one to begin with", file,
                        p->site.script);
-    return token_read(p, e);
+    return BRG_OK;
 }
 
 static enum brg_status state_open(struct agent_process *p, struct err *e) {
@@ -354,12 +340,17 @@ enum brg_status agent_run(const struct agent_run_options *o, struct err *e) {
     if (s == BRG_OK) s = client_global_init(e);
     if (s == BRG_OK) {
         p->scheduler = p->site.scheduler == PLACE_LOCAL ? &scheduler_local : &scheduler_slurm;
-        struct client_options c = {
-            .url = p->site.hub, .token = p->token, .timeout_ns = 30 * (time_ns)NS_PER_S};
+        struct client_options c = {.url = p->site.hub,
+                                   .token_file = p->site.token,
+                                   .ca_file = p->site.ca,
+                                   .timeout_ns = 30 * (time_ns)NS_PER_S};
         s = client_open(&c, &p->client, e);
     }
     if (s == BRG_OK && p->site.spool[0] != '\0' && !o->once) {
-        struct courier_options c = {.spool = p->site.spool, .hub = p->site.hub, .token = p->token};
+        struct courier_options c = {.spool = p->site.spool,
+                                    .hub = p->site.hub,
+                                    .token_file = p->site.token,
+                                    .ca_file = p->site.ca};
         s = courier_start(&c, &p->courier, e);
     }
     if (s == BRG_OK) s = loop(p, e);

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "wire/net_os.h"
 #include "wire/spool.h"
 
 enum {
@@ -41,7 +42,7 @@ struct queue {
 
 struct courier {
     char spool[OS_PATH_MAX], hub[1024];
-    char token[512];
+    struct net_identity id; /* under mutex: it may be renewed */
     int lock;
     atomic_bool stop;
     pthread_mutex_t mutex;
@@ -56,6 +57,7 @@ struct worker {
     struct queue *queue;
     CURL *curl;
     struct curl_slist *json, *blob;
+    struct net_identity id; /* a copy, that of the lists */
     /* of the request in hand */
     struct spool_request r;
     const char *name;
@@ -200,7 +202,7 @@ static void options_set(struct worker *w, const char *url) {
     curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, url);
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    net_curl_secure(h, &w->id);
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "beringia-courier");
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, w->error);
@@ -232,8 +234,37 @@ static void options_set(struct worker *w, const char *url) {
     }
 }
 
+static bool header(struct curl_slist **list, const char *line) {
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    if (longer != NULL) *list = longer;
+    return longer != NULL;
+}
+
+/* The lists anew, with the token as it is now. */
+static void headers_make(struct worker *w) {
+    curl_slist_free_all(w->json);
+    curl_slist_free_all(w->blob);
+    CHECK(pthread_mutex_lock(&w->c->mutex) == 0);
+    w->id = w->c->id;
+    CHECK(pthread_mutex_unlock(&w->c->mutex) == 0);
+    bool good = net_headers_begin(&w->id, &w->json) && net_headers_begin(&w->id, &w->blob) &&
+                header(&w->json, "Content-Type: application/json") && header(&w->json, "Expect:") &&
+                header(&w->blob, "Expect:") &&
+                header(&w->blob, "Content-Type: application/octet-stream");
+    CHECK(good); /* memory */
+}
+
+/* The hub does not know the token: has its file another one by now, or has another worker taken it? */
+static bool token_renewed(struct worker *w) {
+    CHECK(pthread_mutex_lock(&w->c->mutex) == 0);
+    bool other = strcmp(w->id.token, w->c->id.token) != 0 || net_identity_renew(&w->c->id);
+    CHECK(pthread_mutex_unlock(&w->c->mutex) == 0);
+    if (other) headers_make(w);
+    return other;
+}
+
 /* Fills *a; its body lies in w->body. */
-static void ask(struct worker *w, struct spool_answer *a) {
+static void ask_once(struct worker *w, struct spool_answer *a) {
     char url[1400];
     memset(a, 0, sizeof *a);
     buf_reset(&w->body);
@@ -251,6 +282,8 @@ static void ask(struct worker *w, struct spool_answer *a) {
         if (rc == CURLE_OK || ranged) a->http = (uint32_t)http; /* the site starts over by itself */
         if (rc != CURLE_OK && w->error[0] == '\0')
             (void)snprintf(w->error, sizeof w->error, "%s", curl_easy_strerror(rc));
+        if (*net_tls_remedy(rc) != '\0')
+            log_line(LOG_WARN, "courier", "tls", "text=\"%.200s%s\"", w->error, net_tls_remedy(rc));
     }
     if (w->fd >= 0) {
         if (w->r.method == SPOOL_GET)
@@ -264,6 +297,11 @@ static void ask(struct worker *w, struct spool_answer *a) {
         a->body = w->body.data;
         a->body_bytes = w->body.bytes_count;
     }
+}
+
+static void ask(struct worker *w, struct spool_answer *a) {
+    ask_once(w, a);
+    if (a->http == 401 && token_renewed(w)) ask_once(w, a);
 }
 
 /* ---- Threads ---------------------------------------------------------------------------------------- */
@@ -313,6 +351,7 @@ static void *worker_main(void *arg) {
     curl_slist_free_all(w->json);
     curl_slist_free_all(w->blob);
     buf_fini(&w->body);
+    net_identity_fini(&w->id);
     mem_free(w);
     return NULL;
 }
@@ -362,27 +401,14 @@ static void *dispatcher_main(void *arg) {
     return NULL;
 }
 
-static bool header(struct curl_slist **list, const char *line) {
-    struct curl_slist *longer = curl_slist_append(*list, line);
-    if (longer != NULL) *list = longer;
-    return longer != NULL;
-}
-
 static struct worker *worker_make(struct courier *c, uint32_t index) {
     struct worker *w = mem_alloc(1, sizeof *w);
-    char line[600];
     w->c = c;
     w->queue = &c->queues[index % 2];
     w->curl = curl_easy_init();
     buf_init(&w->body, WIRE_BODY_MAX);
-    bool good = w->curl != NULL && header(&w->json, "Content-Type: application/json") &&
-                header(&w->json, "Expect:") && header(&w->blob, "Expect:") &&
-                header(&w->blob, "Content-Type: application/octet-stream");
-    if (good && c->token[0] != '\0') {
-        (void)snprintf(line, sizeof line, "Authorization: Bearer %s", c->token);
-        good = header(&w->json, line) && header(&w->blob, line);
-    }
-    CHECK(good); /* memory */
+    CHECK(w->curl != NULL); /* memory */
+    headers_make(w);
     return w;
 }
 
@@ -392,15 +418,19 @@ enum brg_status courier_start(const struct courier_options *o, struct courier **
     pthread_attr_t attr;
     if (strlen(o->hub) >= 1000 || strncmp(o->hub, "http", 4) != 0)
         return err_set(e, BRG_E_CONFIG, "the courier's hub: want http://HOST:PORT or https://...");
+    struct net_identity id;
+    TRY(net_identity_open(o->hub, o->token_file, o->ca_file, &id, e));
     TRY(spool_open(o->spool, e));
     struct courier *c = mem_alloc(1, sizeof *c);
     (void)snprintf(c->spool, sizeof c->spool, "%s", o->spool);
     (void)snprintf(c->hub, sizeof c->hub, "%.*s",
                    (int)(strlen(o->hub) - (o->hub[strlen(o->hub) - 1] == '/')), o->hub);
-    (void)snprintf(c->token, sizeof c->token, "%s", o->token != NULL ? o->token : "");
+    c->id = id;
+    net_identity_fini(&id);
     c->lock = -1;
     enum brg_status s = os_lock(os_path(path, c->spool, "courier.lock"), &c->lock, e);
     if (s != BRG_OK) {
+        net_identity_fini(&c->id);
         mem_free(c);
         return s;
     }
@@ -433,5 +463,6 @@ void courier_stop(struct courier *c) {
     for (int i = 0; i < 2; i++) pthread_cond_destroy(&c->queues[i].filled);
     pthread_mutex_destroy(&c->mutex);
     (void)close(c->lock);
+    net_identity_fini(&c->id);
     mem_free(c);
 }

@@ -12,7 +12,7 @@
 
 struct courier_options {
     const char *spool, *hub;
-    const char *token; /* "" or NULL: none; the courier's requests carry it */
+    const char *token_file, *ca_file; /* "" or NULL: as the environment says; wire/net_os.h */
 };
 struct courier;
 /* E_BUSY: another courier has this spool; E_CONFIG: the spool's owner or mode. */

@@ -168,17 +168,14 @@ static bool next_id(struct scheduler_state *s, uint64_t *out, struct place_submi
 
 /* The supervisor is a process of its own session: it lives on when the agent dies. */
 static bool supervisor_spawn(struct scheduler_state *s, const char *name) {
-    char out[OS_PATH_MAX], hub[SITE_PATH_MAX + 64], site[128], job[128];
+    char out[OS_PATH_MAX];
+    struct job_env told;
     pid_t pid;
     posix_spawnattr_t attr;
     posix_spawn_file_actions_t files;
     os_path(out, s->out_dir, "%s.out", name);
-    (void)snprintf(hub, sizeof hub, "BERINGIA_HUB=%s%s", s->site->spool[0] ? "spool:" : "",
-                   s->site->spool[0] ? s->site->spool : s->site->hub);
-    (void)snprintf(site, sizeof site, "BERINGIA_SITE=%s", s->site->name);
-    (void)snprintf(job, sizeof job, "BERINGIA_JOB=%s", name);
-    const char *const more[] = {hub, site, job, NULL};
-    char **env = env_make(false, more);
+    job_env_make(s->site, name, &told);
+    char **env = env_make(false, told.list);
     char *const words[] = {mem_strdup("beringia"),    mem_strdup("agent"),
                            mem_strdup("--local-job"), mem_strdup(s->state_dir),
                            mem_strdup(name),          mem_strdup(s->script),

@@ -29,17 +29,27 @@ static bool env_scrubbed(const char *entry) {
     return false;
 }
 
+/* `more` has this name too: the first of two would count. */
+static bool env_named(const char *line, const char *const *more) {
+    size_t n = strcspn(line, "=") + 1;
+    for (; more != NULL && *more != NULL; more++)
+        if (strncmp(line, *more, n) == 0) return true;
+    return false;
+}
+
 char **env_make(bool exact, const char *const *more) {
     static const char *const exactly[] = {"TZ=UTC0", "LC_ALL=C", "SLURM_TIME_FORMAT=%s"};
     size_t count = 0, at = 0;
     while (environ[count] != NULL) count++;
     for (size_t i = 0; more != NULL && more[i] != NULL; i++) count++;
     char **env = mem_alloc(count + ARRAY_COUNT(exactly) + 1, sizeof *env);
-    for (size_t i = 0; environ[i] != NULL; i++)
+    for (size_t i = 0; environ[i] != NULL; i++) {
+        if (env_named(environ[i], more)) continue;
         if (exact ? !env_scrubbed(environ[i])
                   : !env_scrubbed(environ[i]) || strncmp(environ[i], "L", 1) == 0 ||
                         strncmp(environ[i], "TZ=", 3) == 0)
             env[at++] = mem_strdup(environ[i]);
+    }
     for (size_t i = 0; exact && i < ARRAY_COUNT(exactly); i++) env[at++] = mem_strdup(exactly[i]);
     for (size_t i = 0; more != NULL && more[i] != NULL; i++) env[at++] = mem_strdup(more[i]);
     return env;
@@ -48,6 +58,23 @@ char **env_make(bool exact, const char *const *more) {
 void env_free(char **env) {
     for (size_t i = 0; env != NULL && env[i] != NULL; i++) mem_free(env[i]);
     mem_free(env);
+}
+
+void job_env_make(const struct place_site *site, const char *job, struct job_env *out) {
+    size_t n = 0;
+    bool spool = site->spool[0] != '\0';
+    (void)snprintf(out->hub, sizeof out->hub, "BERINGIA_HUB=%s%s", spool ? "spool:" : "",
+                   spool ? site->spool : site->hub);
+    (void)snprintf(out->site, sizeof out->site, "BERINGIA_SITE=%s", site->name);
+    (void)snprintf(out->job, sizeof out->job, "BERINGIA_JOB=%s", job);
+    (void)snprintf(out->token, sizeof out->token, "BERINGIA_TOKEN_FILE=%s", site->token);
+    (void)snprintf(out->ca, sizeof out->ca, "BERINGIA_CA=%s", site->ca);
+    out->list[n++] = out->hub;
+    out->list[n++] = out->site;
+    out->list[n++] = out->job;
+    if (site->token[0] != '\0' && !spool) out->list[n++] = out->token;
+    if (site->ca[0] != '\0' && !spool) out->list[n++] = out->ca;
+    out->list[n] = NULL;
 }
 
 /* ---- Running -------------------------------------------------------------------------------------- */

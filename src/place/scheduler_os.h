@@ -57,6 +57,13 @@ void run_output_fini(struct run_output *o);
  * SACCT_*, SCANCEL_* apart from SLURM_CONF; LC_*, TZ), and, where `exact`, with TZ=UTC0, LC_ALL=C and
  * SLURM_TIME_FORMAT=%s. `more`: NULL-ended. Gives (free with env_free). */
 char **env_make(bool exact, const char *const *more);
+/* What a job is told besides: the hub (or the spool), its names, where the facility's token and CA lie. */
+struct job_env {
+    char hub[SITE_PATH_MAX + 64], site[128], job[128];
+    char token[SITE_PATH_MAX + 32], ca[SITE_PATH_MAX + 32];
+    const char *list[6]; /* NULL-ended; points into this very struct */
+};
+void job_env_make(const struct place_site *site, const char *job, struct job_env *out);
 void env_free(char **env);
 
 #endif

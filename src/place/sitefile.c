@@ -23,6 +23,8 @@ static const struct config_key fixed_keys[] = {
      .help = "address of the hub"},
     {"site", "token", CONFIG_STRING, .def = "", .max = SITE_PATH_MAX - 1,
      .help = "a file with this site's token, mode 0600"},
+    {"site", "ca", CONFIG_STRING, .def = "", .max = SITE_PATH_MAX - 1,
+     .help = "a file with the CA of the hub's certificate, PEM; empty: the system's"},
     {"site", "state", CONFIG_STRING, .min = 1, .max = SITE_PATH_MAX - 100,
      .help = "directory of the agent, on a disk that all login nodes share"},
     {"site", "scheduler", CONFIG_ENUM, .def = "slurm", .choices = scheduler_names,
@@ -190,6 +192,7 @@ static enum brg_status fixed_take(const struct config *c, struct place_site *s, 
     if (strncmp(s->hub, "http://", 7) != 0 && strncmp(s->hub, "https://", 8) != 0)
         return config_fail(c, "site", "hub", e, "want http://HOST:PORT or https://...");
     TRY(word_take(c, "site", "token", s->token, sizeof s->token, e));
+    TRY(word_take(c, "site", "ca", s->ca, sizeof s->ca, e));
     TRY(word_take(c, "site", "state", s->state, sizeof s->state, e));
     TRY(word_take(c, "job", "script", s->script, sizeof s->script, e));
     TRY(word_take(c, "courier", "spool", s->spool, sizeof s->spool, e));

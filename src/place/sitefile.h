@@ -24,7 +24,7 @@ enum place_scheduler { PLACE_SLURM = 0, PLACE_LOCAL = 1 };
 
 struct place_site {
     char name[PLACE_NAME_MAX];
-    char hub[SITE_PATH_MAX], token[SITE_PATH_MAX];
+    char hub[SITE_PATH_MAX], token[SITE_PATH_MAX], ca[SITE_PATH_MAX];
     char state[SITE_PATH_MAX];  /* directory of the agent */
     char script[SITE_PATH_MAX]; /* the job's script */
     enum place_scheduler scheduler;

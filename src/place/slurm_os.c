@@ -73,14 +73,8 @@ static void slurm_submit(struct scheduler_state *s, const struct place_shape *sh
                          const char *name, uint64_t after, struct place_submitted *out) {
     struct args a = {.count = 0};
     struct run_output o;
-    char hub[SITE_PATH_MAX + 64], site[128], job[128];
-    if (s->site->spool[0] != '\0')
-        (void)snprintf(hub, sizeof hub, "BERINGIA_HUB=spool:%s", s->site->spool);
-    else
-        (void)snprintf(hub, sizeof hub, "BERINGIA_HUB=%s", s->site->hub);
-    (void)snprintf(site, sizeof site, "BERINGIA_SITE=%s", s->site->name);
-    (void)snprintf(job, sizeof job, "BERINGIA_JOB=%s", name);
-    const char *const more[] = {hub, site, job, NULL};
+    struct job_env env;
+    job_env_make(s->site, name, &env);
     arg(&a, "sbatch");
     arg(&a, "--parsable");
     shape_args(&a, s->site, shape);
@@ -89,7 +83,7 @@ static void slurm_submit(struct scheduler_state *s, const struct place_shape *sh
     if (s->site->drain_s > 0) arg(&a, "--signal=B:USR1@%" PRIu64, s->site->drain_s);
     if (after > 0) arg(&a, "--dependency=afterany:%" PRIu64, after);
     arg(&a, "%s", s->script);
-    run(s, &a, false, s->submit_lock, more, &o);
+    run(s, &a, false, s->submit_lock, env.list, &o);
     slurm_submit_parse(&o.reply, out);
     run_output_fini(&o);
 }

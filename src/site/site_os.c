@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "site/api_os.h"
+#include "wire/net_os.h"
 
 /* ---- Open ---------------------------------------------------------------------------------------- */
 
@@ -24,15 +25,27 @@ static time_ns deadline_of(int64_t timeout_ns) {
     return timeout_ns < 0 ? TIME_NS_NEVER : os_now() + timeout_ns;
 }
 
-static enum brg_status token_read(struct brg_site *s, const char *path, struct err *e) {
-    AUTO_BUF struct buf b = {.bytes_max = sizeof s->token - 1};
-    TRY(os_read_file(path, sizeof s->token - 1, &b, e));
-    size_t n = 0;
-    while (n < b.bytes_count && b.data[n] > ' ' && b.data[n] < 0x7f) n++;
-    if (n == 0) return err_set(e, BRG_E_CONFIG, "%s: no token in it", path);
-    memcpy(s->token, b.data, n);
-    s->token[n] = '\0';
+/* Only the names are kept: the file is read by whoever opens a connection, and may change. */
+static enum brg_status files_take(struct brg_site *s, const struct brg_options *o, struct err *e) {
+    const char *token = o->token_file ? o->token_file : "", *ca = o->ca_file ? o->ca_file : "";
+    if (strlen(token) >= sizeof s->token_file)
+        return err_set(e, BRG_E_CONFIG, "token_file: the path is too long");
+    if (strlen(ca) >= sizeof s->ca_file)
+        return err_set(e, BRG_E_CONFIG, "ca_file: the path is too long");
+    snprintf(s->token_file, sizeof s->token_file, "%s", token);
+    snprintf(s->ca_file, sizeof s->ca_file, "%s", ca);
+    if (strncmp(s->url, "http", 4) != 0) return BRG_OK; /* of a spool: the courier has the token */
+    struct net_identity id;
+    TRY(net_identity_open(s->url, token, ca, &id, e));
+    net_identity_fini(&id);
     return BRG_OK;
+}
+
+struct client_options site_client_options(const struct brg_site *s) {
+    return (struct client_options){.url = s->url,
+                                   .token_file = s->token_file,
+                                   .ca_file = s->ca_file,
+                                   .timeout_ns = s->timeout_ns};
 }
 
 static enum brg_status options_take(struct brg_site *s, const struct brg_options *o,
@@ -59,7 +72,7 @@ static enum brg_status options_take(struct brg_site *s, const struct brg_options
     s->seed = o->seed;
     s->cancel = o->cancel;
     if (s->seed == 0) os_random(&s->seed, sizeof s->seed);
-    return o->token_file ? token_read(s, o->token_file, e) : BRG_OK;
+    return files_take(s, o, e);
 }
 
 static enum brg_status dirs_make(struct brg_site *s, struct err *e) {
@@ -80,7 +93,8 @@ static time_ns patience(const struct brg_site *s) {
  * checkpoint of that run: so a job that starts while the hub is away trains on. False: neither. */
 static bool run_known(struct brg_site *s) {
     struct err e = {0}, why = {0};
-    struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = patience(s)};
+    struct client_options o = site_client_options(s);
+    o.timeout_ns = patience(s);
     struct client *c;
     struct wire_run *asked = mem_alloc(1, sizeof *asked);
     bool known = local_run_read(s, &why) == BRG_OK;
@@ -101,7 +115,7 @@ static bool run_known(struct brg_site *s) {
 
 /* Tries until the hub answers; says once that it does not. */
 static enum brg_status run_fetch(struct brg_site *s, time_ns until, struct err *e) {
-    struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = s->timeout_ns};
+    struct client_options o = site_client_options(s);
     if (run_known(s)) return BRG_OK;
     struct client *c;
     TRY(client_open(&o, &c, e));
@@ -167,7 +181,6 @@ static void site_free(struct brg_site *s) {
     if (s->core_ready) site_out_fini(&s->out);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
-    memset(s->token, 0, sizeof s->token);
     mem_free(s);
 }
 

@@ -91,7 +91,8 @@ struct brg_site {
     struct snapshot snap;
 
     /* fixed after open */
-    char url[1024], name[WIRE_NAME_MAX], dir[OS_PATH_MAX], token[256];
+    char url[1024], name[WIRE_NAME_MAX], dir[OS_PATH_MAX];
+    char token_file[1024], ca_file[1024];
     time_ns timeout_ns, checkpoint_every_ns;
     uint64_t batch, warmup_steps, seed;
     int lock_fd;
@@ -205,5 +206,8 @@ enum brg_status duty_encode(struct brg_site *s, struct write_job *job, struct er
 enum brg_status duty_shift(struct brg_site *s, struct write_job *job, struct err *e) MUST_USE;
 enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e)
     MUST_USE;
+
+/* site_os.c: what every connection of this site is opened with. */
+struct client_options site_client_options(const struct brg_site *s);
 
 #endif

@@ -370,7 +370,7 @@ static void *writer_main(void *user) {
 enum brg_status site_threads_start(struct brg_site *s, struct err *e) {
     static void *(*const mains[LINES_COUNT])(void *) = {control_main, beat_main, up_main,
                                                         down_main};
-    struct client_options o = {.url = s->url, .token = s->token, .timeout_ns = s->timeout_ns};
+    struct client_options o = site_client_options(s);
     for (int i = 0; i < LINES_COUNT; i++)
         if (!s->clients[i]) TRY(client_open(&o, &s->clients[i], e));
     sigset_t all, before; /* signals are the program's business, not this library's */

@@ -6,7 +6,8 @@
  *   connect            timeout / 3
  *   a control message  timeout, from sending to the last byte of the answer
  *   a transfer         no byte moved for timeout
- * http_proxy, https_proxy, all_proxy and no_proxy of the environment are honoured.
+ * http_proxy, https_proxy, all_proxy and no_proxy of the environment are honoured. The hub's certificate is
+ * always verified.
  *
  * Statuses: E_NET nothing usable came back, trying again later is right; E_REFUSED the hub (or a
  * proxy before it) said no for good; E_MESSAGE the answer is no message of this protocol; E_TIMEOUT
@@ -21,9 +22,12 @@
 enum { CLIENT_PIECE_BYTES = 1 << 20 /* of an upload, in one request */ };
 
 struct client_options {
-    const char *url;   /* "http://host:port" or "https://..."; a path in front of /v1 is kept.
+    const char *url;        /* "http://host:port" or "https://..."; a path in front of /v1 is kept.
                         * "spool:/DIR": through files that a courier carries (spool.h) */
-    const char *token; /* NULL: none. Sent as "Authorization: Bearer" */
+    const char *token_file; /* mode 0600, sent as "Authorization: Bearer"; read again when the hub
+                             * does not know the token. NULL: as the environment says (net_os.h) */
+    const char
+        *ca_file; /* of the hub's CA, PEM. NULL: as the environment says, else the system's */
     time_ns timeout_ns;
 };
 

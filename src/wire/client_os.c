@@ -21,12 +21,14 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "wire/net_os.h"
 #include "wire/spool.h"
 
 enum { URL_MAX = 1024, HEAD_SHOWN = 80 };
 
 struct client {
     CURL *curl;
+    struct net_identity id;
     struct curl_slist *headers_json, *headers_blob;
     char url[URL_MAX];
     time_ns timeout_ns;
@@ -66,6 +68,18 @@ static bool headers_add(struct curl_slist **list, const char *line) {
     return longer != NULL;
 }
 
+/* Both lists anew, with the token as it is now. */
+static bool headers_make(struct client *c) {
+    curl_slist_free_all(c->headers_json);
+    curl_slist_free_all(c->headers_blob);
+    c->headers_json = c->headers_blob = NULL;
+    return net_headers_begin(&c->id, &c->headers_json) &&
+           net_headers_begin(&c->id, &c->headers_blob) &&
+           headers_add(&c->headers_json, "Content-Type: application/json") &&
+           headers_add(&c->headers_blob, "Content-Type: application/octet-stream") &&
+           headers_add(&c->headers_blob, "Expect:") && headers_add(&c->headers_json, "Expect:");
+}
+
 enum brg_status client_open(const struct client_options *o, struct client **out, struct err *e) {
     bool http = strncmp(o->url, "http://", 7) == 0 || strncmp(o->url, "https://", 8) == 0;
     bool spool = strncmp(o->url, "spool:", 6) == 0;
@@ -75,7 +89,13 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
         return err_set(e, BRG_E_CONFIG,
                        "hub address \"%.200s\": want http://HOST:PORT, https://... or spool:/DIR",
                        o->url);
+    struct net_identity id = {.token = ""};
+    if (http)
+        TRY(net_identity_open(o->url, o->token_file, o->ca_file, &id,
+                              e)); /* spool: the courier's */
     struct client *c = mem_alloc(1, sizeof *c);
+    c->id = id;
+    net_identity_fini(&id);
     memcpy(c->url, o->url, n + 1);
     while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
     c->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
@@ -87,17 +107,7 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
     buf_init(&c->answer, SPOOL_BYTES_MAX);
     if (spool) (void)snprintf(c->spool, sizeof c->spool, "%s", c->url + 6);
     c->curl = curl_easy_init();
-    bool good = c->curl && headers_add(&c->headers_json, "Content-Type: application/json") &&
-                headers_add(&c->headers_blob, "Content-Type: application/octet-stream") &&
-                headers_add(&c->headers_blob, "Expect:") &&
-                headers_add(&c->headers_json, "Expect:");
-    if (good && o->token && *o->token) {
-        char line[400];
-        snprintf(line, sizeof line, "Authorization: Bearer %s", o->token);
-        good = headers_add(&c->headers_json, line) && headers_add(&c->headers_blob, line);
-        memset(line, 0, sizeof line);
-    }
-    if (!good) {
+    if (!c->curl || !headers_make(c)) {
         client_close(c);
         return err_set(e, BRG_E_MEMORY, "no memory for a connection");
     }
@@ -112,6 +122,7 @@ void client_close(struct client *c) {
     curl_slist_free_all(c->headers_blob);
     buf_fini(&c->body);
     buf_fini(&c->answer);
+    net_identity_fini(&c->id);
     if (c->history >= 0) close(c->history);
     mem_free(c);
 }
@@ -157,7 +168,7 @@ static void request_begin(struct client *c, const char *url, bool transfer) {
     curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, url);
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    net_curl_secure(h, &c->id);
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "beringia");
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, c->error);
@@ -189,7 +200,8 @@ static enum brg_status request_perform(struct client *c, struct err *e) {
     if (c->body.overflow)
         return err_set(e, BRG_E_MESSAGE, "%s: the answer is longer than %d bytes", c->url,
                        WIRE_BODY_MAX);
-    return err_set(e, BRG_E_NET, "%s: %s", c->url, c->error[0] ? c->error : curl_easy_strerror(rc));
+    return err_set(e, BRG_E_NET, "%s: %s%s", c->url,
+                   c->error[0] ? c->error : curl_easy_strerror(rc), net_tls_remedy(rc));
 }
 
 struct piece {
@@ -245,10 +257,9 @@ static enum brg_status spool_perform(struct client *c, const struct ask *a, stru
     return BRG_OK;
 }
 
-static enum brg_status perform(struct client *c, const struct ask *a, struct err *e) {
+static enum brg_status http_perform(struct client *c, const struct ask *a, struct err *e) {
     char url[URL_MAX + 200];
     int fd = c->fd;
-    if (c->spool[0] != '\0') return spool_perform(c, a, e);
     (void)snprintf(url, sizeof url, "%s%s", c->url, a->target);
     request_begin(c, url, a->file != NULL);
     c->fd = fd;
@@ -268,6 +279,20 @@ static enum brg_status perform(struct client *c, const struct ask *a, struct err
         curl_easy_setopt(c->curl, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)a->from);
     }
     return request_perform(c, e);
+}
+
+/* Where the hub does not know the token, its file may have a newer one by now: once more with that. */
+static enum brg_status perform(struct client *c, const struct ask *a, struct err *e) {
+    if (c->spool[0] != '\0') return spool_perform(c, a, e);
+    uint64_t at = a->piece != NULL ? a->piece->at : 0;
+    int fd = c->fd;
+    enum brg_status s = http_perform(c, a, e);
+    if (c->http != 401 || !net_identity_renew(&c->id)) return s;
+    log_line(LOG_INFO, "wire", "token_renewed", "file=%s", c->id.token_file);
+    CHECK(headers_make(c)); /* memory */
+    if (a->piece != NULL) a->piece->at = at;
+    c->fd = fd;
+    return http_perform(c, a, e);
 }
 
 /* The first bytes of a body for people: no control characters, no line ends. */
@@ -293,6 +318,13 @@ static enum brg_status answer_judge(struct client *c, const char *what, const st
                        c->url);
     if (c->http == 404 && !markup)
         return err_set(e, BRG_E_MISSING, "%s: the hub does not have %s (HTTP 404)", c->url, what);
+    if (c->http == 401 && !markup)
+        return err_set(e, BRG_E_REFUSED,
+                       "%s: the hub does not know this token (HTTP 401)%s; ask the run's operator "
+                       "for one (beringia token)",
+                       c->url, c->id.token[0] == '\0' ? ", none was sent: want --token FILE" : "");
+    if (c->http == 429)
+        return err_set(e, BRG_E_NET, "%s: too many requests (HTTP 429); later again", c->url);
     if (c->http == 401 || c->http == 403)
         return err_set(e, markup ? BRG_E_NET : BRG_E_REFUSED, "%s: HTTP %ld for %s%s: %s", c->url,
                        c->http, what, who, head);

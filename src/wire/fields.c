@@ -244,12 +244,34 @@ enum brg_status json_fields_get(const json_t *object, const struct field *fields
     return BRG_OK;
 }
 
+/* The parser calls itself once a level, on the stack of whoever asked: the depth is bounded before it. What
+ * is no JSON may be counted wrongly; the parser refuses that. */
+static bool depth_fits(const char *text, size_t n) {
+    size_t depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (quoted && c == '\\')
+            i++;
+        else if (c == '"')
+            quoted = !quoted;
+        else if (!quoted && (c == '[' || c == '{') && ++depth > JSON_DEPTH_MAX)
+            return false;
+        else if (!quoted && (c == ']' || c == '}') && depth > 0)
+            depth--;
+    }
+    return true;
+}
+
 enum brg_status json_object_parse(const void *data, size_t n, size_t bytes_max, json_t **out,
                                   struct err *e) {
     json_error_t at;
     if (n > bytes_max)
         return err_set(e, BRG_E_MESSAGE, "message: %zu bytes, at most %zu are allowed", n,
                        bytes_max);
+    if (!depth_fits(data, n))
+        return err_set(e, BRG_E_MESSAGE, "message: more than %d levels of lists and objects",
+                       JSON_DEPTH_MAX);
     json_t *object = json_loadb(n > 0 ? data : "", n, JSON_REJECT_DUPLICATES, &at);
     if (object == NULL)
         return err_set(e, BRG_E_MESSAGE, "message: not valid JSON at byte %d: %s", at.position,

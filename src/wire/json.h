@@ -69,7 +69,9 @@ void json_fields_put(struct buf *out, const struct field *fields, const void *ba
 /* Reads them; *base must be zeroed and is half-filled on failure. where names the object in errors. */
 enum brg_status json_fields_get(const json_t *object, const struct field *fields, void *base,
                                 const char *where, struct err *e) MUST_USE;
-/* Parses bytes into an object; duplicate keys, bad UTF-8 and trailing bytes are errors. */
+/* Parses bytes into an object; duplicate keys, bad UTF-8, trailing bytes and more than JSON_DEPTH_MAX
+ * levels are errors. */
+enum { JSON_DEPTH_MAX = 32 };
 enum brg_status json_object_parse(const void *data, size_t n, size_t bytes_max, json_t **out,
                                   struct err *e) MUST_USE;
 

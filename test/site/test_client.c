@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/os.h"
@@ -94,8 +95,17 @@ static void server_stop(struct server *s) {
         }
 }
 
+static const char *token_put(const char *token, char out[OS_PATH_MAX]) {
+    struct err e;
+    os_path(out, test_dir(), "token");
+    assert_int_equal(os_write_secret_atomic(out, token, strlen(token), &e), BRG_OK);
+    return out;
+}
+
 static struct client *client_to(const char *url) {
-    struct client_options o = {.url = url, .token = "s3cret", .timeout_ns = 3 * (time_ns)NS_PER_S};
+    char path[OS_PATH_MAX];
+    struct client_options o = {
+        .url = url, .token_file = token_put("s3cret\n", path), .timeout_ns = 3 * (time_ns)NS_PER_S};
     struct client *c = NULL;
     struct err e;
     unsetenv("http_proxy");
@@ -137,6 +147,75 @@ TEST(site_client_tells_a_broken_answer_and_a_refusal) {
               "http://");
     run_gives("HTTP/1.1 401 Unauthorized\r\n" CLOSING "\r\n{\"code\":\"BAD\"}", BRG_E_REFUSED,
               "401");
+}
+
+/* A token was rotated while the site runs: its file has the new one, and nobody has to start anything again. */
+TEST(site_client_takes_a_new_token_when_the_old_one_is_over) {
+    const struct turn turns[] = {
+        {"Bearer s3cret\r\n", "HTTP/1.1 401 Unauthorized\r\n" CLOSING "\r\n{\"code\":\"BAD\"}"},
+        {"Bearer fresh\r\n", "HTTP/1.1 502 Bad Gateway\r\n" CLOSING "\r\n"},
+        {"Bearer fresh\r\n", "HTTP/1.1 401 Unauthorized\r\n" CLOSING "\r\n{\"code\":\"BAD\"}"},
+    };
+    struct server s;
+    char path[OS_PATH_MAX];
+    struct wire_run r;
+    struct err e = {0};
+    server_start(&s, turns, 3);
+    struct client *c = client_to(s.url);
+    (void)token_put("fresh\n", path);
+    assert_int_equal(client_run(c, &r, &e), BRG_E_NET); /* the second answer, to the new token */
+    assert_int_equal(client_run(c, &r, &e), BRG_E_REFUSED); /* no newer one: asked once */
+    assert_null(strstr(e.text, "fresh"));
+    client_close(c);
+    server_stop(&s);
+}
+
+static void opens(const char *url, const char *token_file, const char *ca, enum brg_status want,
+                  const char *says) {
+    struct client_options o = {.url = url, .token_file = token_file, .ca_file = ca};
+    struct client *c = NULL;
+    struct err e = {0};
+    assert_int_equal(client_open(&o, &c, &e), want);
+    if (!strstr(e.text, says)) fprintf(stderr, "%s\n", e.text);
+    assert_non_null(strstr(e.text, says));
+    assert_null(strstr(e.text, "s3cret"));
+    if (c) client_close(c);
+}
+
+TEST(site_client_looks_after_its_token) {
+    char token[OS_PATH_MAX], other[OS_PATH_MAX];
+    struct err e;
+    token_put("s3cret\n", token);
+    opens("https://hub.example.org", token, NULL, BRG_OK, "");
+    opens("http://127.0.0.1:7070", token, NULL, BRG_OK, "");
+    opens("http://localhost:7070/x", token, NULL, BRG_OK, "");
+    opens("http://[::1]:7070", token, NULL, BRG_OK, "");
+    /* In clear through a network: refused. */
+    opens("http://hub.example.org", token, NULL, BRG_E_CONFIG, "unencrypted");
+    opens("http://127.0.0.1.example.org", token, NULL, BRG_E_CONFIG, "unencrypted");
+    opens("http://localhost.example.org", token, NULL, BRG_E_CONFIG, "unencrypted");
+    opens("http://127.0.0.1@example.org", token, NULL, BRG_E_CONFIG, "user name");
+    opens("https://me:s3cret@hub.example.org", NULL, NULL, BRG_E_CONFIG, "token file");
+    opens("http://hub.example.org", NULL, NULL, BRG_OK, "");
+    /* Files. */
+    opens("https://hub", "/nowhere/token", NULL, BRG_E_MISSING, "/nowhere/token");
+    opens("https://hub", token, "/nowhere/ca.pem", BRG_E_MISSING, "/nowhere/ca.pem");
+    os_path(other, test_dir(), "other");
+    assert_int_equal(os_write_file_atomic(other, "s3cret\n", 7, &e), BRG_OK);
+    assert_int_equal(chmod(other, 0640), 0);
+    opens("https://hub", other, NULL, BRG_E_CONFIG, "chmod 600");
+    assert_int_equal(os_write_secret_atomic(other, "\n", 1, &e), BRG_OK);
+    opens("https://hub", other, NULL, BRG_E_CONFIG, "no token");
+    assert_int_equal(os_write_secret_atomic(other, "s3cret\nX-Evil: 1\n", 17, &e), BRG_OK);
+    opens("https://hub", other, NULL, BRG_E_CONFIG, "one line");
+    /* The environment, where nothing was given. */
+    assert_int_equal(setenv("BERINGIA_TOKEN_FILE", "/nowhere/token", 1), 0);
+    opens("https://hub", NULL, NULL, BRG_E_MISSING, "/nowhere/token");
+    opens("https://hub", token, NULL, BRG_OK, "");
+    assert_int_equal(unsetenv("BERINGIA_TOKEN_FILE"), 0);
+    assert_int_equal(setenv("BERINGIA_TOKEN", "s3cret", 1), 0);
+    opens("http://hub", NULL, NULL, BRG_E_CONFIG, "unencrypted");
+    assert_int_equal(unsetenv("BERINGIA_TOKEN"), 0);
 }
 
 TEST(site_client_nobody_listens) {
