@@ -303,6 +303,11 @@ test-slurm: all
 test-security: all
 	@BERINGIA=$(CURDIR)/$(B)/beringia ROOT=$(CURDIR) test/security/run $(T)
 
+# Proxies, IPv6, no route and a courier: in network namespaces, so as root. docs/networks.md
+.PHONY: test-net
+test-net: all
+	@BERINGIA=$(CURDIR)/$(B)/beringia ROOT=$(CURDIR) test/net/run $(T)
+
 # What an agent costs on a login node: CPU, memory, commands an hour.
 .PHONY: bench-agent
 bench-agent: all
@@ -359,6 +364,7 @@ help:
 	@echo "make asan | tsan      build and run the tests with sanitizers"
 	@echo "make test-mpi         the ranks of mpirun, at length: killed, hanging, more or fewer; docs/mpi.md"
 	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
+	@echo "make test-net [T=name]    proxies, IPv6, a courier: network namespaces (root); docs/networks.md"
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60 | RUNS=n]   libFuzzer on the decoders (clang)"

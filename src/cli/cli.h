@@ -17,6 +17,7 @@ int cmd_quarantine(int argc, char **argv);
 int cmd_drain(int argc, char **argv);
 int cmd_token(int argc, char **argv);
 int cmd_tls(int argc, char **argv);
+int cmd_doctor(int argc, char **argv);
 int cmd_agent(int argc, char **argv);
 int cmd_courier(int argc, char **argv); /* cmd_agent.c too */
 int cmd_order(int argc, char **argv);

@@ -28,6 +28,7 @@ static const struct command commands[] = {
     {"rollback", "go back to an older version, or end a hold", cmd_rollback},
     {"discard", "drop a contribution that is not merged yet", cmd_discard},
     {"quarantine", "positions whose leases crashed too often: list, return, skip", cmd_quarantine},
+    {"doctor", "will a site work here? route, proxy, TLS, clock, disk, scheduler", cmd_doctor},
     {"tls", "make the hub's certificate and the CA that sites trust", cmd_tls},
     {"token", "who may ask the hub for what: create, list, revoke, rotate", cmd_token},
     {"agent", "on a login node: probe the queue, submit what is ordered", cmd_agent},
