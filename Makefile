@@ -109,7 +109,7 @@ LIBRARY_VERSION := 0.3.0
 library: $(if $(OBJECTS_site),$(if $(wildcard include/beringia.h),$(B)/libberingia.so))
 $(B)/libberingia.so: $(LIBRARY_OBJECTS) src/site/exports.map
 	@echo "  LINK    $@"
-	@$(CC) -shared $(LDFLAGS_ALL) $(NO_UNDEFINED) -Wl,-soname,libberingia.so.$(LIBRARY_SONAME) \
+	@$(CC) -shared $(LDFLAGS_ALL) $(NO_UNDEFINED) -Wl,-z,nodelete -Wl,-soname,libberingia.so.$(LIBRARY_SONAME) \
 	  -Wl,--version-script,src/site/exports.map $(LIBRARY_OBJECTS) $(LIBS) \
 	  -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@ && ln -sf libberingia.so $(B)/libberingia.so.$(LIBRARY_SONAME)
 
@@ -384,6 +384,7 @@ help:
 	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
+	@echo "make test-torch2 [T=name]    the same with PyTorch 2.6 (Debian 13's, unpacked in build/), and FSDP"
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"
 	@echo "make bench-train | bench-train-0.6b  [ARGS=...]  the trainer beside PyTorch | a step of 0.6B"
 	@echo "make test-slurm       three real Slurm clusters with agents, a courier, kills (root; installs Slurm)"

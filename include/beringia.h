@@ -31,7 +31,8 @@
  * The host process. No call ends it, not even where the library finds itself wrong (INTERNAL) or without
  * memory (MEMORY): the site is then of no more use, each call says so, and brg_close frees its
  * directory. The library installs no signal handlers, changes neither locale nor environment, writes
- * nothing to standard output, and logs to standard error. A child made by fork() cannot use a site: each
+ * nothing to standard output, and logs to standard error. What the host has set for itself (a locale whose
+ * numbers have commas, traps on floating point, SIGPIPE's default) neither disturbs it nor is changed. A child made by fork() cannot use a site: each
  * call says USAGE; the parent goes on undisturbed, and alone keeps the state directory locked.
  *
  * Later versions. A program that was built with this header runs with every library of the same soname:
@@ -91,8 +92,8 @@ struct brg_options {
     int32_t data_trusted;  /* 0: the shards are hashed at brg_open; 1: only sizes are looked at */
     const uint8_t *data_fingerprint; /* 32 bytes, where data_dir is NULL */
     const char *token_file;          /* mode 0600, one line; NULL: see ca_file */
-    uint64_t batch_samples;      /* samples of one optimizer step over all ranks, for planning */
-    int64_t timeout_ns;          /* the one setting behind all network time limits; 30 s */
+    uint64_t batch_samples; /* samples of one optimizer step over all ranks, for planning */
+    int64_t timeout_ns;     /* the one setting behind all network time limits; 30 s, <= a day */
     int64_t checkpoint_every_ns; /* how much work a kill may cost; 60 s */
     uint64_t warmup_steps;       /* local ramp of a site that joins a run under way; 20 */
     uint64_t seed;               /* 0: from the system */
@@ -120,10 +121,10 @@ struct brg_tensor { /* one parameter, in the order of the weights vector */
     uint32_t dims;
     uint64_t shape[4];
 };
-struct brg_array { /* state of the optimizer that belongs to the weights */
-    const char *name;
-    float *data; /* NULL: it does not lie here as a whole; see move_array */
-    uint64_t count;
+struct brg_array {    /* state of the optimizer that belongs to the weights */
+    const char *name; /* printable, no two alike, at most 63 bytes */
+    float *data;      /* NULL: it does not lie here as a whole; see move_array */
+    uint64_t count;   /* above 0 */
 };
 struct brg_trainer {
     size_t struct_bytes;
@@ -207,13 +208,15 @@ BRG_API int brg_run(const struct brg_site *s,
  * same arguments. A restored site that no hub lets in within a tenth of options.timeout_ns gets GO: it
  * trains the samples that it holds, and the library goes on asking (brg_status: joined is 0 until then);
  * what the hub says later (FENCED, another run) comes from brg_take. MODEL: the tensors are not the
- * run's. FENCED, REFUSED: see brg_why. */
+ * run's. MEMORY: no memory, or no thread to be had; may be called again when there is. FENCED, REFUSED: see
+ * brg_why. */
 BRG_API int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns);
 /* The vector of brg_join; borrowed until brg_close. NULL before brg_join. */
 BRG_API float *brg_weights(struct brg_site *s); /* the vector of brg_join */
 
 /* Takes the next `want` leased samples into out_samples[want] and their epochs into out_epochs[want] (may
- * be NULL); *out_count can be less near the end. Waits up to timeout_ns for samples. WAIT, DRAIN and
+ * be NULL); *out_count can be less near the end. want: 1 to 65536; more than options.batch_samples is fine.
+ * Waits up to timeout_ns for samples. WAIT, DRAIN and
  * COMPLETE as above, with no samples taken. FENCED: another process took over, stop. */
 BRG_API int brg_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *out_samples,
                      uint32_t *out_epochs, uint64_t *out_count);

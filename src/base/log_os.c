@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* log_os.c - the shore of the log, and how the process ends when the program is wrong. */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -18,8 +20,15 @@ void log_os_stamp(char out[LOG_STAMP_BYTES]) {
     snprintf(out + n, LOG_STAMP_BYTES - n, ".%03dZ", (int)(now.tv_nsec / NS_PER_MS));
 }
 
+static atomic_bool closed; /* seen once: for good */
+
+void log_os_look(void) {
+    if (fcntl(STDERR_FILENO, F_GETFD) < 0) atomic_store(&closed, true);
+}
+
 void log_os_write(const char *line, size_t n) {
     int keep = errno;
+    if (atomic_load_explicit(&closed, memory_order_relaxed)) return;
     /* A log that cannot be written must not stop the training: the result is let go. */
     while (write(STDERR_FILENO, line, n) < 0 && errno == EINTR) {
     }

@@ -5,7 +5,8 @@
  *   - refuses a missing handle, a site of another process (fork), a training call from a thread that
  *     is not the training thread: BRG_FAIL_USAGE with a sentence, before anything is touched;
  *   - takes structs of other sizes: an older program's are shorter, what is missing is the default;
- *   - holds a guard (base/guard.h), so that a fault of the library ends the site and not its host.
+ *   - holds a guard (base/guard.h), so that a fault of the library ends the site and not its host;
+ *   - sets aside what the host has set for its own use: host_os.h.
  *
  * Sentences of refused calls are the calling thread's own, because the site may not be touched. */
 #include <assert.h>
@@ -15,7 +16,9 @@
 #include <unistd.h>
 
 #include "base/guard.h"
+#include "base/log.h"
 #include "site/api_os.h"
+#include "site/host_os.h"
 
 static_assert(BRG_GO == (int)BRG_OK, "one numbering");
 static_assert(BRG_FAIL_INTERNAL == (int)BRG_E_INTERNAL, "one numbering");
@@ -117,11 +120,19 @@ static struct brg_site *open_up(const struct brg_site *s) {
     int asked = ask((s), (call), (who));                                                           \
     if (asked != BRG_GO) return asked;                                                             \
     struct guard g;                                                                                \
+    struct host h;                                                                                 \
+    host_enter(&h);                                                                                \
     if (setjmp(g.at) != 0) {                                                                       \
         site_broken(open_up(s), g.status, g.text);                                                 \
+        host_leave(&h);                                                                            \
         return (int)g.status;                                                                      \
     }                                                                                              \
     guard_enter(&g)
+
+static void leave(struct guard *g, const struct host *h) {
+    guard_leave(g);
+    host_leave(h);
+}
 
 /* ---- About the library ---------------------------------------------------------------------------- */
 
@@ -198,13 +209,17 @@ int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **
         return result;
     }
     struct guard g;
+    struct host h;
+    host_enter(&h);
     if (setjmp(g.at) != 0) {
+        host_leave(&h);
         if (why && why_bytes > 0) snprintf(why, why_bytes, "%s", g.text);
         return (int)g.status;
     }
     guard_enter(&g);
+    log_os_look();
     result = call_open(&all, timeout_ns, out, why, why_bytes);
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
@@ -216,7 +231,7 @@ int brg_run(const struct brg_site *s, struct brg_run *out) {
     struct brg_run full;
     DOOR(s, "brg_run", ANYBODY);
     int result = call_run(s, &full);
-    guard_leave(&g);
+    leave(&g, &h);
     if (result != BRG_GO) return result;
     return give_struct(out, &full, sizeof full, RUN_FIRST, "brg_run");
 }
@@ -224,6 +239,10 @@ int brg_run(const struct brg_site *s, struct brg_run *out) {
 int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns) {
     struct brg_trainer full;
     DOOR(s, "brg_join", s && s->joined_once ? TRAINING_THREAD : ANYBODY);
+    if (atomic_exchange(&s->joining, true)) {
+        leave(&g, &h);
+        return refuse("brg_join", "another thread is in brg_join");
+    }
     int result = take_struct(&full, sizeof full, t, TRAINER_FIRST, "brg_join");
     if (result == BRG_GO && s->joined) result = refuse("brg_join", "this site has joined already");
     if (result == BRG_GO && full.tensors_count > 0 && !full.tensors)
@@ -237,7 +256,8 @@ int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns
         result = call_join(s, &full, timeout_ns);
         s->joined = result == BRG_GO;
     }
-    guard_leave(&g);
+    atomic_store(&s->joining, false);
+    leave(&g, &h);
     return result;
 }
 
@@ -246,15 +266,18 @@ int brg_close(struct brg_site *s, int64_t timeout_ns) {
     if (!s) return BRG_GO;
     if (s->pid != getpid()) return ask(s, "brg_close", ANYBODY);
     struct guard g;
+    struct host h;
+    host_enter(&h);
     if (setjmp(g.at) != 0) site_broken(s, g.status, g.text);
     if (atomic_load(&s->broken)) {
         int status = (int)s->broken_status;
         call_abandon(s);
+        host_leave(&h);
         return status;
     }
     guard_enter(&g);
     int result = call_close(s, timeout_ns);
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
@@ -274,70 +297,80 @@ int brg_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *ou
     int result = out_samples && out_count
                      ? call_take(s, want, timeout_ns, out_samples, out_epochs, out_count)
                      : refuse("brg_take", "out_samples or out_count is missing");
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
 int brg_untake(struct brg_site *s) {
     DOOR(s, "brg_untake", TRAINING_THREAD);
     int result = call_untake(s);
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
 int brg_sample(const struct brg_site *s, uint64_t sample, int32_t *out_tokens) {
     DOOR(s, "brg_sample", ANYBODY);
-    int result = out_tokens ? call_sample(s, sample, out_tokens)
-                            : refuse("brg_sample", "out_tokens is missing");
-    guard_leave(&g);
+    int result = BRG_GO;
+    if (!out_tokens)
+        result = refuse("brg_sample", "out_tokens is missing");
+    else if (!s->data)
+        result = refuse("brg_sample", "this site was opened without data_dir");
+    else if (sample >= data_samples(s->data))
+        result = refuse("brg_sample", "there are not so many samples");
+    else
+        data_sample(s->data, sample, out_tokens);
+    leave(&g, &h);
     return result;
 }
 
 double brg_lr(const struct brg_site *s) {
     if (ask(s, "brg_lr", TRAINING_THREAD) != BRG_GO) return 0;
     struct guard g;
+    struct host h;
+    host_enter(&h);
     if (setjmp(g.at) != 0) {
         site_broken(open_up(s), g.status, g.text);
+        host_leave(&h);
         return 0;
     }
     guard_enter(&g);
     double lr = call_lr(s);
-    guard_leave(&g);
+    leave(&g, &h);
     return lr;
 }
 
 int brg_step(struct brg_site *s, uint64_t count, double loss, const char *skipped) {
     DOOR(s, "brg_step", TRAINING_THREAD);
     int result = call_step(s, count, loss, skipped);
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
 int brg_due(struct brg_site *s, int *out_due) {
     DOOR(s, "brg_due", TRAINING_THREAD);
     int result = out_due ? call_due(s, out_due) : refuse("brg_due", "out_due is missing");
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
 int brg_sync(struct brg_site *s, int *out_changed) {
     DOOR(s, "brg_sync", TRAINING_THREAD);
     int result = call_sync(s, out_changed);
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
 int brg_reset(struct brg_site *s) {
     DOOR(s, "brg_reset", TRAINING_THREAD);
     int result = call_reset(s);
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
 int brg_checkpoint(struct brg_site *s) {
     DOOR(s, "brg_checkpoint", TRAINING_THREAD);
     int result = call_checkpoint(s);
-    guard_leave(&g);
+    leave(&g, &h);
     return result;
 }
 
@@ -345,7 +378,7 @@ int brg_status(const struct brg_site *s, struct brg_figures *out) {
     struct brg_figures full;
     DOOR(s, "brg_status", ANYBODY);
     int result = call_status(s, &full);
-    guard_leave(&g);
+    leave(&g, &h);
     if (result != BRG_GO) return result;
     return give_struct(out, &full, sizeof full, FIGURES_FIRST, "brg_status");
 }
@@ -366,21 +399,25 @@ int brg_data_open(const char *dir, int trusted, struct brg_data **out, char *why
     struct err e = {0};
     struct brg_data *d = NULL;
     struct guard g;
+    struct host h;
     refused[0] = '\0';
     if (!dir || !out) return refuse("brg_data_open", "dir or out is missing");
+    host_enter(&h);
     if (setjmp(g.at) != 0) {
+        host_leave(&h);
         if (why && why_bytes > 0) snprintf(why, why_bytes, "%s", g.text);
         return (int)g.status;
     }
     guard_enter(&g);
     struct dataset *inner = NULL;
+    log_os_look();
     enum brg_status status = data_open(dir, !trusted, &inner, &e);
     if (status == BRG_OK) {
         d = mem_alloc(1, sizeof *d);
         d->d = inner;
         *out = d;
     }
-    guard_leave(&g);
+    leave(&g, &h);
     if (status != BRG_OK && why && why_bytes > 0) snprintf(why, why_bytes, "%s", e.text);
     return (int)status;
 }
@@ -403,7 +440,7 @@ static int data_get(const struct brg_data *d, bool heldout, uint64_t sample, int
     if (!d || !out) return refuse("brg_data_sample", "the data set or out_tokens is missing");
     if (sample >= (heldout ? data_heldout_samples(d->d) : data_samples(d->d)))
         return refuse("brg_data_sample", "there are not so many samples");
-    struct guard g;
+    struct guard g; /* and no host_enter: a sample is bytes, and loaders want many of them */
     if (setjmp(g.at) != 0) {
         snprintf(refused, sizeof refused, "%s", g.text);
         return (int)g.status;

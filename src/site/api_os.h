@@ -14,7 +14,6 @@ int call_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_n
 int call_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *out_samples,
               uint32_t *out_epochs, uint64_t *out_count);
 int call_untake(struct brg_site *s);
-int call_sample(const struct brg_site *s, uint64_t sample, int32_t *out_tokens);
 double call_lr(const struct brg_site *s);
 int call_step(struct brg_site *s, uint64_t count, double loss, const char *skipped);
 int call_due(struct brg_site *s, int *out_due);

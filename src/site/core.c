@@ -170,7 +170,9 @@ static bool lease_low(const struct site_core *c) {
     uint32_t fresh = 0;
     for (uint32_t i = 0; i < c->leases_count; i++)
         fresh += c->leases[i].taken < c->leases[i].w.count;
-    return fresh < 2 || site_available(c) < ROUNDS_NEEDED * c->round.steps_target * c->set.batch;
+    uint64_t there = site_available(c);
+    bool short_of_it = there < c->wanted; /* else the trainer waits for ever for what nobody asks */
+    return fresh < 2 || short_of_it || there < ROUNDS_NEEDED * c->round.steps_target * c->set.batch;
 }
 
 static bool lease_wanted(const struct site_core *c, time_ns now) {
@@ -187,7 +189,8 @@ static bool lease_wanted(const struct site_core *c, time_ns now) {
 
 static uint64_t lease_want(const struct site_core *c) {
     uint64_t steps = c->round.steps_target > 0 ? c->round.steps_target : 1;
-    return steps * c->set.batch;
+    uint64_t planned = steps * c->set.batch;
+    return planned > c->wanted ? planned : c->wanted;
 }
 
 /* ---- The next control request ----------------------------------------------------------------- */

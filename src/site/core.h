@@ -128,10 +128,11 @@ struct site_core {
     /* leases in the order in which they are used */
     uint32_t leases_count;
     struct site_lease leases[WIRE_LEASES_MAX];
-    bool dry;                /* the hub had nothing to lease when last asked */
-    time_ns lease_at;        /* ask again no sooner */
-    time_ns ahead_at;        /* ask for more than is needed no sooner */
-    uint64_t in_flight;      /* taken, not trained yet, still good */
+    bool dry;           /* the hub had nothing to lease when last asked */
+    time_ns lease_at;   /* ask again no sooner */
+    time_ns ahead_at;   /* ask for more than is needed no sooner */
+    uint64_t wanted;    /* by the trainer's last site_take: a batch may be larger than planned */
+    uint64_t in_flight; /* taken, not trained yet, still good */
     uint64_t void_in_flight; /* taken before a reset: a step on these is undone by another reset */
     bool void_mixed;         /* some of them were taken after samples that are still good */
 

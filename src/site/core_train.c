@@ -39,6 +39,7 @@ static struct site_position position_at(const struct wire_lease *w, uint64_t ind
 }
 
 uint64_t site_take(struct site_core *c, uint64_t n, struct site_position *out) {
+    c->wanted = n;
     if (c->inc == 0 && !c->alone) return 0; /* S7: the hub's word about the extents comes first */
     if (!c->loaded || c->draining || c->state >= SITE_LEAVING || c->complete) return 0;
     if (c->reset_due) return 0; /* what was taken now would be thrown away */

@@ -41,7 +41,7 @@ int call_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *o
         s->positions = mem_grow(s->positions, s->positions_cap, want, sizeof *s->positions);
         s->positions_cap = want;
     }
-    time_ns until = timeout_ns < 0 ? TIME_NS_NEVER : os_now() + timeout_ns;
+    time_ns until = site_deadline(timeout_ns);
     int result = BRG_WAIT;
     uint64_t got = 0;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
@@ -68,13 +68,6 @@ int call_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *o
     if (translate(s, got, out_samples, out_epochs) != BRG_OK)
         return fail(s, BRG_E_MESSAGE, "the hub leased positions that the data set does not have");
     *out_count = got;
-    return BRG_GO;
-}
-
-int call_sample(const struct brg_site *s, uint64_t sample, int32_t *out_tokens) {
-    if (!s->data) return BRG_FAIL_USAGE; /* a site without data_dir */
-    if (sample >= data_samples(s->data)) return BRG_FAIL_USAGE;
-    data_sample(s->data, sample, out_tokens);
     return BRG_GO;
 }
 

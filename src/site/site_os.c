@@ -12,6 +12,7 @@
  * loop_os.c has the calls of the training loop. */
 #include <errno.h>
 #include <inttypes.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,10 +20,14 @@
 #include "site/api_os.h"
 #include "wire/net_os.h"
 
+#define TIMEOUT_MAX_NS (24 * 3600 * (time_ns)NS_PER_S)
+
 /* ---- Open ---------------------------------------------------------------------------------------- */
 
-static time_ns deadline_of(int64_t timeout_ns) {
-    return timeout_ns < 0 ? TIME_NS_NEVER : os_now() + timeout_ns;
+time_ns site_deadline(int64_t timeout_ns) {
+    time_ns until = 0;
+    bool never = timeout_ns < 0 || __builtin_add_overflow(os_now(), timeout_ns, &until);
+    return never ? TIME_NS_NEVER : until;
 }
 
 /* Only the names are kept: the file is read by whoever opens a connection, and may change. */
@@ -66,6 +71,7 @@ static enum brg_status options_take(struct brg_site *s, const struct brg_options
     snprintf(s->name, sizeof s->name, "%s", o->site_name);
     snprintf(s->dir, sizeof s->dir, "%s", o->state_dir);
     s->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
+    if (s->timeout_ns > TIMEOUT_MAX_NS) s->timeout_ns = TIMEOUT_MAX_NS; /* pauses are made of it */
     s->checkpoint_every_ns = o->checkpoint_every_ns;
     s->batch = o->batch_samples;
     s->warmup_steps = o->warmup_steps;
@@ -159,6 +165,14 @@ static enum brg_status data_check(struct brg_site *s, const struct brg_options *
                        "%s holds other data than the run's: pack the same text with the "
                        "same settings, or copy the run's data set here",
                        o->data_dir ? o->data_dir : "the caller");
+    /* Whoever reads a sample makes room for seq_len + 1 tokens of brg_run's. */
+    if (s->data &&
+        (data_seq_len(s->data) != s->run.seq_len || data_vocab(s->data) > s->run.vocab_size))
+        return err_set(e, BRG_E_MANIFEST,
+                       "the hub says seq_len %u and vocab_size %u, but its data set in %s has %u "
+                       "and %u: update the hub or this library",
+                       s->run.seq_len, s->run.vocab_size, o->data_dir, data_seq_len(s->data),
+                       data_vocab(s->data));
     return BRG_OK;
 }
 
@@ -187,7 +201,7 @@ static void site_free(struct brg_site *s) {
 int call_open(const struct brg_options *o, int64_t timeout_ns, struct brg_site **out, char *why,
               size_t why_bytes) {
     struct err e = {0};
-    time_ns until = deadline_of(timeout_ns);
+    time_ns until = site_deadline(timeout_ns);
     struct brg_site *s = mem_alloc(1, sizeof *s);
     s->lock_fd = -1;
     s->pid = getpid();
@@ -240,6 +254,8 @@ int call_run(const struct brg_site *s, struct brg_run *out) {
 
 /* ---- Join ---------------------------------------------------------------------------------------- */
 
+#define ARRAYS_ELEMENTS_MAX (UINT64_C(1) << 48)
+
 static enum brg_status table_take(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
     uint64_t total = 0;
     for (size_t i = 0; i < t->tensors_count; i++) {
@@ -266,17 +282,37 @@ static enum brg_status table_take(struct brg_site *s, const struct brg_trainer *
     return BRG_OK;
 }
 
+/* Names become those of tensors in the local checkpoint, which must be readable again. */
+static enum brg_status array_check(const struct brg_site *s, const struct brg_trainer *t, size_t i,
+                                   uint64_t *left, struct err *e) {
+    const struct brg_array *a = &t->arrays[i];
+    bool named = a->name && a->name[0] != '\0' && strlen(a->name) < sizeof s->array_names[i];
+    for (const char *p = a->name; named && *p; p++)
+        named = *p > ' ' && *p < 0x7f && *p != '"' && *p != '\\';
+    for (size_t k = 0; named && k < i; k++) named = strcmp(a->name, t->arrays[k].name) != 0;
+    if (!named || (!a->data && !t->move_array) || (uintptr_t)a->data % alignof(float) != 0)
+        return err_set(e, BRG_E_USAGE,
+                       "array %zu: want a name of its own (printable, below %zu bytes), and data "
+                       "that is aligned for floats, or move_array",
+                       i, sizeof s->array_names[i]);
+    if (a->count == 0 || a->count > *left)
+        return err_set(e, BRG_E_USAGE, "array %zu (%s): want a count above 0 that is not absurd", i,
+                       a->name);
+    *left -= a->count;
+    return BRG_OK;
+}
+
 static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer *t,
                                     struct err *e) {
     if (t->arrays_count > SITE_ARRAYS_MAX || t->counters_count > SITE_COUNTERS_MAX)
         return err_set(e, BRG_E_USAGE, "struct brg_trainer: more than %d arrays or counters",
                        SITE_ARRAYS_MAX);
     TRY(table_take(s, t, e));
+    if ((uintptr_t)t->weights % alignof(float) != 0)
+        return err_set(e, BRG_E_USAGE, "weights: want an address that is aligned for floats");
+    uint64_t left = ARRAYS_ELEMENTS_MAX;
     for (size_t i = 0; i < t->arrays_count; i++) {
-        if (!t->arrays[i].name || strlen(t->arrays[i].name) >= sizeof s->array_names[i] ||
-            (!t->arrays[i].data && !t->move_array))
-            return err_set(e, BRG_E_USAGE, "array %zu: want a short name, and data or move_array",
-                           i);
+        TRY(array_check(s, t, i, &left, e));
         s->arrays[i] = t->arrays[i];
         snprintf(s->array_names[i], sizeof s->array_names[i], "%s", t->arrays[i].name);
     }
@@ -323,6 +359,7 @@ static void core_begin(struct brg_site *s) {
     struct id128 boot;
     os_random(boot.v, sizeof boot.v);
     site_init(&s->core, &set, &boot);
+    if (s->core_ready) site_out_fini(&s->out); /* a join that found no threads comes again */
     site_out_init(&s->out);
     s->core_ready = true;
 }
@@ -398,7 +435,7 @@ static enum brg_status join_begin(struct brg_site *s, const struct brg_trainer *
 
 int call_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns) {
     struct err e = {0};
-    time_ns until = deadline_of(timeout_ns);
+    time_ns until = site_deadline(timeout_ns);
     if (!s->joined_once) {
         enum brg_status status = join_begin(s, t, &e);
         if (status != BRG_OK) {
@@ -474,7 +511,7 @@ int call_close(struct brg_site *s, int64_t timeout_ns) {
     if (!s) return BRG_GO;
     int result = BRG_GO;
     if (s->threads_run) {
-        time_ns until = deadline_of(timeout_ns);
+        time_ns until = site_deadline(timeout_ns);
         CHECK(pthread_mutex_lock(&s->lock) == 0);
         bool stopped = s->core.state == SITE_STOPPED;
         bool clean = !stopped && close_politely(s, until);
@@ -485,7 +522,7 @@ int call_close(struct brg_site *s, int64_t timeout_ns) {
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
         /* After FENCED this directory may belong to somebody else's process by now: hands off. */
         if (result != BRG_FAIL_FENCED && s->core.loaded && s->changes != s->changes_saved)
-            (void)brg_checkpoint(s);
+            (void)call_checkpoint(s); /* not its door: brg_close may come from any thread */
         site_threads_stop(s);
         log_line(LOG_INFO, "site", "closed",
                  "result=%s steps=%" PRIu64 " samples=%" PRIu64 " handed_in=%" PRIu64 " pending=%u",

@@ -30,6 +30,7 @@ enum line {
     LINE_DOWN,
     LINES_COUNT
 }; /* a thread and a connection */
+enum { THREADS_COUNT = LINES_COUNT + 1 /* the writer */ };
 
 enum write_kind {
     WRITE_DELTA = 1, /* codes the stage's copy of the weights and writes a contribution's file */
@@ -82,7 +83,8 @@ struct brg_site {
 
     /* duties that wait for their thread */
     struct client *clients[LINES_COUNT];
-    pthread_t threads[LINES_COUNT], writer;
+    pthread_t threads[THREADS_COUNT];
+    int threads_count; /* that were started */
     bool job_new[LINES_COUNT];
     uint64_t job_id[LINES_COUNT]; /* control, beat: id; down: version */
     struct wire_request job_request[2];
@@ -101,10 +103,11 @@ struct brg_site {
     struct hash fingerprint;
 
     /* fixed after join */
-    bool joined_once; /* brg_join got as far as the threads */
-    bool joined;      /* brg_join said GO */
-    bool elsewhere;   /* theta is only a stage: see brg_due */
-    bool hub_away;    /* opened with what the last process was told */
+    atomic_bool joining; /* a thread is in brg_join */
+    bool joined_once;    /* brg_join got as far as the threads */
+    bool joined;         /* brg_join said GO */
+    bool elsewhere;      /* theta is only a stage: see brg_due */
+    bool hub_away;       /* opened with what the last process was told */
     struct tensors table;
     struct hash tensors_hash;
     uint64_t elements;
@@ -145,6 +148,7 @@ void site_notes(struct brg_site *s, struct buf *notes);
  * signal handlers are seen. */
 void site_nap(struct brg_site *s, time_ns until);
 bool site_cancelled(struct brg_site *s);
+time_ns site_deadline(int64_t timeout_ns); /* from now; below 0, or beyond all time: never */
 /* Without the lock, or with it: then it is let go. The library found itself wrong, or without memory:
  * from now on every call on s gives this status. api_os.c */
 void site_broken(struct brg_site *s, enum brg_status status, const char *text);

@@ -12,7 +12,10 @@
 
 #include "base/fault.h"
 #include "base/guard.h"
+#include "site/host_os.h"
 #include "site/site_os.h"
+
+enum { STACK_BYTES = 2 << 20 };
 
 /* ---- Mailboxes ---------------------------------------------------------------------------------- */
 
@@ -333,6 +336,7 @@ void site_writer_drain(struct brg_site *s) {
 /* A thread that finds the library wrong ends the site, not the process. */
 static void guarded(struct brg_site *s, void loop(struct brg_site *)) {
     struct guard g;
+    host_own_thread(); /* what the host's thread has set is inherited */
     if (setjmp(g.at) != 0) {
         site_broken(s, g.status, g.text);
         return;
@@ -367,21 +371,47 @@ static void *writer_main(void *user) {
     return NULL;
 }
 
+/* Of a size of their own: the host's limit may be for other threads than ours. */
+static enum brg_status thread_start(pthread_t *out, void *main(void *), struct brg_site *s,
+                                    struct err *e) {
+    pthread_attr_t attr;
+    int rc = pthread_attr_init(&attr);
+    if (rc == 0) {
+        (void)pthread_attr_setstacksize(&attr, STACK_BYTES);
+        rc = pthread_create(out, &attr, main, s);
+        (void)pthread_attr_destroy(&attr);
+    }
+    if (rc == 0) return BRG_OK;
+    return err_set(e, BRG_E_MEMORY,
+                   "a thread cannot be started (%s): raise the limits of this process (ulimit -u, "
+                   "ulimit -v), or the memory of the job",
+                   strerror(rc));
+}
+
 enum brg_status site_threads_start(struct brg_site *s, struct err *e) {
-    static void *(*const mains[LINES_COUNT])(void *) = {control_main, beat_main, up_main,
-                                                        down_main};
+    static void *(*const mains[THREADS_COUNT])(void *) = {control_main, beat_main, up_main,
+                                                          down_main, writer_main};
     struct client_options o = site_client_options(s);
     for (int i = 0; i < LINES_COUNT; i++)
         if (!s->clients[i]) TRY(client_open(&o, &s->clients[i], e));
+    enum brg_status status = BRG_OK;
     sigset_t all, before; /* signals are the program's business, not this library's */
     sigfillset(&all);
     CHECK(pthread_sigmask(SIG_BLOCK, &all, &before) == 0);
-    for (int i = 0; i < LINES_COUNT; i++)
-        CHECK(pthread_create(&s->threads[i], NULL, mains[i], s) == 0);
-    CHECK(pthread_create(&s->writer, NULL, writer_main, s) == 0);
+    while (status == BRG_OK && s->threads_count < THREADS_COUNT) {
+        status = thread_start(&s->threads[s->threads_count], mains[s->threads_count], s, e);
+        s->threads_count += status == BRG_OK;
+    }
     CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
-    s->threads_run = true;
-    return BRG_OK;
+    s->threads_run = status == BRG_OK;
+    if (status == BRG_OK) return BRG_OK;
+    site_threads_end(s);
+    atomic_store(&s->stopping, false); /* the caller may try again */
+    for (int i = 0; i < LINES_COUNT; i++) {
+        client_close(s->clients[i]);
+        s->clients[i] = NULL;
+    }
+    return status;
 }
 
 void site_threads_end(struct brg_site *s) {
@@ -391,10 +421,8 @@ void site_threads_end(struct brg_site *s) {
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     for (int i = 0; i < LINES_COUNT; i++)
         if (s->clients[i]) client_stop(s->clients[i]);
-    if (s->threads_run) {
-        for (int i = 0; i < LINES_COUNT; i++) CHECK(pthread_join(s->threads[i], NULL) == 0);
-        CHECK(pthread_join(s->writer, NULL) == 0);
-    }
+    for (int i = 0; i < s->threads_count; i++) CHECK(pthread_join(s->threads[i], NULL) == 0);
+    s->threads_count = 0;
     s->threads_run = false;
 }
 

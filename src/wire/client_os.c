@@ -468,11 +468,13 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
     if (fstat(fd, &st) != 0) return os_errno(e, errno, "looking at", path);
     uint64_t bytes = (uint64_t)st.st_size, offset = 0;
     TRY(upload_offset(c, did, &offset, e));
-    int turns = 0; /* back and forth without getting further: give the caller's back-off a chance */
+    /* Back and forth without getting further than ever before: give the caller's back-off a chance. */
+    int turns = 0;
+    uint64_t farthest = offset;
     while (offset < bytes) {
-        uint64_t before = offset;
         TRY(upload_piece(c, did, path, fd, bytes, &offset, e));
-        turns = offset > before ? 0 : turns + 1;
+        turns = offset > farthest ? 0 : turns + 1;
+        if (offset > farthest) farthest = offset;
         if (turns > 4)
             return err_set(e, BRG_E_NET, "%s: the upload is stuck at byte %" PRIu64, c->url,
                            offset);

@@ -112,6 +112,27 @@ def bad_use(c):
         f"ended with {done.returncode}: {done.stderr[-300:]}")
 
 
+def hostile(c):
+    """A locale whose numbers have commas is made here, because Debian's minimal system has none."""
+    source = os.path.join(SCRATCH, "comma.src")
+    with open(source, "w", encoding="ascii") as f:
+        f.write('LC_NUMERIC\ndecimal_point ","\nthousands_sep "."\ngrouping 3;3\nEND LC_NUMERIC\n')
+    run("localedef", "-c", "--no-archive", "-i", source, os.path.join(SCRATCH, "comma"))
+    path, text = build("hostile", os.path.join(ROOT, "test", "e2e", "library", "hostile.c"),
+                       ["gcc", "-std=gnu99", "-D_GNU_SOURCE", "-pthread", "-Wno-pedantic"], *pkg_config("--cflags", "--libs"),
+                       "-ldl", "-lm", "-Wl,-rpath," + os.path.join(PREFIX, "lib"))
+    if not path:
+        say("library_hostile", False, text)
+        return
+    states = os.path.join(SCRATCH, "hostile-states")
+    os.makedirs(states)
+    done = run(path, c.url, c.data, states, env={"LOCPATH": SCRATCH})
+    print(done.stdout, end="", flush=True)
+    FAILED.extend(x for x in done.stdout.splitlines() if x.startswith("FAIL"))
+    say("library_no_host_ends_of_it", done.returncode in (0, 1) and "the_hostile_host_lives" in done.stdout,
+        f"ended with {done.returncode}: {done.stderr[-300:]}")
+
+
 def old_and_new_train_together(c):
     """The example as of the first header, and as of today, as two sites; the run must complete, the audit be clean."""
     first, text = build("linear-first", os.path.join(FIRST, "linear.c"), ["gcc", "-std=c99"], "-I" + FIRST, "-L" + os.path.join(PREFIX, "lib"),
@@ -176,6 +197,7 @@ def main():
     cluster = begin()
     try:
         bad_use(cluster)
+        hostile(cluster)
         old_and_new_train_together(cluster)
     finally:
         cluster.clean()

@@ -459,6 +459,19 @@ TEST(site_a_trainer_that_takes_ahead_comes_out_of_a_reset) {
     bench_free(b);
 }
 
+/* What is leased ahead is planned in batches of the site's options; who takes more must get it too. */
+TEST(site_a_batch_larger_than_planned_is_leased_for) {
+    struct bench *b = bench_ready(); /* 40 samples, enough for rounds of 3 steps of 4 */
+    b->now += SECOND;
+    assert_int_equal(take(b, 90), 0);
+    expect(b, WIRE_LEASE);
+    assert_int_equal(b->core.control.request.u.lease.want, 90);
+    assert_false(b->core.control.request.u.lease.ahead);
+    grant(b, 40, 60);
+    assert_int_equal(take(b, 90), 90);
+    bench_free(b);
+}
+
 TEST(site_S7_nothing_is_taken_before_the_hub_confirms_the_extents) {
     struct bench *b = bench_ready();
     steps(b, 2);
