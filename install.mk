@@ -61,3 +61,9 @@ uninstall:
 .PHONY: test-python
 test-python: all
 	@B=$(B) T="$(T)" test/python/run
+
+# The same with PyTorch 2.6, and FSDP, which 1.13 has for GPUs only. Debian 13's is unpacked there, not installed.
+.PHONY: test-torch2
+test-torch2: all
+	@test/python/torch2 build/torch2
+	@B=$(B) T="$(T)" PYTHON=$(CURDIR)/build/torch2/python SCRIPTS="fsdp loop segment" test/python/run

@@ -14,7 +14,7 @@ INFO = f"beringia-{VERSION}.dist-info"
 
 def _files():
     for name in sorted(os.listdir(os.path.join(HERE, "beringia"))):
-        if name.endswith(".py"):
+        if name.endswith(".py") or name == "py.typed":
             yield f"beringia/{name}", os.path.join(HERE, "beringia", name)
     library = os.environ.get("BERINGIA_LIBRARY") or os.path.join(HERE, "..", "build", "release", "libberingia.so")
     if os.path.exists(library):

@@ -16,8 +16,10 @@ Times are seconds. Python 3.9 or later."""
 import atexit
 import ctypes as c
 import os
+import sys
 import threading
-from typing import Iterable, NamedTuple, Optional, Sequence, Set, Tuple
+import time
+from typing import Any, Iterable, NamedTuple, Optional, Sequence, Set, Tuple
 
 __all__ = ["Site", "Data", "Error", "UsageError", "ConfigError", "BusyError", "DataError", "NetError", "RefusedError",
            "FencedError", "NonFiniteError", "ModelError", "TimedOut", "AbiError", "Settings", "Figures",
@@ -262,8 +264,39 @@ def _raise(status: int, text: Optional[str]) -> None:
     raise _ERRORS.get(status, Error)(f"{sentence} [{name}]", status)
 
 
-def _ns(seconds: Optional[float]) -> int:
-    return -1 if seconds is None else int(seconds * _NS)
+def _ns(seconds: Optional[float], what: str = "timeout") -> int:
+    """None and inf: for ever. Beyond what 63 bits of nanoseconds hold is for ever too."""
+    if seconds is None:
+        return -1
+    if not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise ConfigError(f"{what}: want seconds, 0 or more, or None for ever; is {seconds!r}", 3)
+    return int(seconds * _NS) if seconds < (1 << 63) / _NS else -1
+
+
+def _text(value: Any, what: str) -> bytes:
+    """A string or path for the library, which would read a NUL as its end."""
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise ConfigError(f"{what}: want a string or a path; is {value!r}", 3)
+    out = os.fsencode(value)
+    if b"\0" in out:
+        raise ConfigError(f"{what}: has a NUL character in it", 3)
+    return out
+
+
+def _count(value: Any, what: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    """ctypes would take -1 for 2**64 - 1 without a word."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= value.__index__() <= most:
+        raise UsageError(f"{what}: want a whole number from {least} to {most}; is {value!r}", 2)
+    return value.__index__()
+
+
+def _tell(text: str) -> None:
+    """A line for the person, where there is somebody to read it; also at the end of the interpreter, and in a child."""
+    if sys.stderr is not None:
+        try:
+            os.write(2, f"beringia: {text}\n".encode(errors="replace"))
+        except OSError:
+            pass
 
 
 def library_version() -> str:
@@ -273,7 +306,7 @@ def library_version() -> str:
 
 def log_level(name: str) -> None:
     """error, warn, info, debug or trace, for the whole process; lines go to standard error."""
-    status = _lib.brg_log_level(name.encode())
+    status = _lib.brg_log_level(_text(name, "level"))
     if status != GO:
         _raise(status, "want error, warn, info, debug or trace")
 
@@ -283,9 +316,11 @@ class Data:
     """A packed data set, without a site. It can be pickled, and used by forked children and every thread."""
 
     def __init__(self, path: str, trusted: bool = False) -> None:
-        self.path, self._h = os.fspath(path), _P()
+        self._h = None
+        self.path = os.fspath(path)
+        self._h = _P()
         why = c.create_string_buffer(600)
-        status = _lib.brg_data_open(os.fsencode(self.path), int(trusted), c.byref(self._h), why, len(why))
+        status = _lib.brg_data_open(_text(self.path, "path"), int(trusted), c.byref(self._h), why, len(why))
         if status != GO:
             self._h = None
             _raise(status, why.value.decode(errors="replace"))
@@ -301,7 +336,7 @@ class Data:
     def read_into(self, sample: int, address: int, heldout: bool = False) -> None:
         """Writes seq_len + 1 int32 tokens to this address."""
         function = _lib.brg_data_heldout_sample if heldout else _lib.brg_data_sample
-        status = function(self._h, sample, address)
+        status = function(self._h, _count(sample, "sample"), address)
         if status != GO:
             _raise(status, _lib.brg_why(None).decode())
 
@@ -347,15 +382,21 @@ class Site:
         self._cancel = c.c_int(0)
         o = _Options()
         _lib.brg_options_init_bytes(c.byref(o), c.sizeof(o))
-        o.hub_url, o.site_name, o.state_dir = hub.encode(), name.encode(), os.fsencode(state)
-        o.data_dir = os.fsencode(data) if data is not None else None
-        o.data_trusted = int(trust_data)
+        o.hub_url, o.site_name, o.state_dir = _text(hub, "hub"), _text(name, "name"), _text(state, "state")
+        o.data_dir = _text(data, "data") if data is not None else None
+        o.data_trusted = int(bool(trust_data))
+        if fingerprint is not None and len(fingerprint) != 32:
+            raise ConfigError(f"fingerprint: want the 32 bytes of Data.fingerprint; are {len(fingerprint)}", 3)
         mark = (c.c_uint8 * 32)(*fingerprint) if fingerprint is not None else None
         o.data_fingerprint = c.addressof(mark) if mark is not None else None
-        o.token_file = os.fsencode(token_file) if token_file is not None else None
-        o.ca_file = os.fsencode(ca_file) if ca_file is not None else None
-        o.batch_samples, o.warmup_steps, o.seed = batch_samples, warmup_steps, seed
-        o.timeout_ns, o.checkpoint_every_ns = _ns(timeout), _ns(checkpoint_every)
+        o.token_file = _text(token_file, "token_file") if token_file is not None else None
+        o.ca_file = _text(ca_file, "ca_file") if ca_file is not None else None
+        o.batch_samples = _count(batch_samples, "batch_samples", 1, 65536)
+        o.warmup_steps, o.seed = _count(warmup_steps, "warmup_steps"), _count(seed, "seed")
+        # None is no limit for the hub's answers either: the library's longest. Checkpoints: only at hand-ins.
+        longest = (1 << 63) - 1
+        o.timeout_ns = t if (t := _ns(timeout, "timeout")) >= 0 else longest
+        o.checkpoint_every_ns = t if (t := _ns(checkpoint_every, "checkpoint_every")) >= 0 else longest
         o.cancel = c.addressof(self._cancel)
         self._open(o, open_timeout)
         _open_sites.add(self)
@@ -367,9 +408,9 @@ class Site:
 
     def _open(self, o: _Options, timeout: Optional[float]) -> None:
         """In a thread of its own, so that a Ctrl-C is heard while it waits; then it is cancelled."""
-        why, handle, result = c.create_string_buffer(600), _P(), []
+        why, handle, result, limit = c.create_string_buffer(600), _P(), [], _ns(timeout, "open_timeout")
         wait = threading.Thread(daemon=True, target=lambda: result.append(
-            _lib.brg_open(c.byref(o), _ns(timeout), c.byref(handle), why, len(why))))
+            _lib.brg_open(c.byref(o), limit, c.byref(handle), why, len(why))))
         wait.start()
         try:
             while wait.is_alive():
@@ -411,10 +452,10 @@ class Site:
         for t, (name, shape) in zip(table, tensors):
             if not 0 < len(shape) <= 4:
                 raise ModelError(f"{name}: has {len(shape)} dimensions; a run's tensors have 1 to 4", 24)
-            t.name, t.dims = name.encode(), len(shape)
-            t.shape[:len(shape)] = list(shape)
+            t.name, t.dims = _text(name, "a tensor's name"), len(shape)
+            t.shape[:len(shape)] = [_count(n, f"{name}: a size", 1) for n in shape]
         for a, (name, address, count) in zip(lists, arrays):
-            a.name, a.data, a.count = name.encode(), address, count
+            a.name, a.data, a.count = _text(name, "an array's name"), address, _count(count, f"{name}: count")
         trainer = _Trainer(struct_bytes=c.sizeof(_Trainer), tensors=table, tensors_count=len(tensors), weights=weights,
                            arrays=lists, arrays_count=len(arrays), weights_elsewhere=int(elsewhere),
                            counters=c.addressof(counters) if counters is not None else None,
@@ -433,14 +474,23 @@ class Site:
         self.draining = status == DRAIN
         return status
 
-    def take_status(self, want: int, timeout: float = 0.0) -> Tuple[int, Sequence[int]]:
-        """brg_take: (GO, samples), or (WAIT, DRAIN or COMPLETE, ())."""
+    def take_status(self, want: int, timeout: Optional[float] = 0.0) -> Tuple[int, Sequence[int]]:
+        """brg_take: (GO, samples), or (WAIT, DRAIN or COMPLETE, ()). Waits in short pieces, so Ctrl-C is heard."""
+        want = _count(want, "want", 1, 65536)
         samples, count = (c.c_uint64 * want)(), c.c_uint64()
-        status = self._good(_lib.brg_take(self._live(), want, _ns(timeout), samples, None, c.byref(count)))
+        _ns(timeout)
+        left = float("inf") if timeout is None else timeout
+        while True:
+            wait, began = min(0.2, left), time.monotonic()
+            status = self._good(_lib.brg_take(self._live(), want, _ns(wait), samples, None, c.byref(count)))
+            spent = time.monotonic() - began
+            left -= spent
+            if status != WAIT or spent < wait or left <= 0:  # back early: sync has work
+                break
         self.complete, self.draining = status == COMPLETE, status == DRAIN
         return status, list(samples[:count.value]) if status == GO else ()
 
-    def take(self, want: int, timeout: float = 0.2) -> Optional[Sequence[int]]:
+    def take(self, want: int, timeout: Optional[float] = 0.2) -> Optional[Sequence[int]]:
         """The next samples; () where there are none now (call sync and take again); None at the end."""
         status, samples = self.take_status(want, timeout)
         return None if status in (DRAIN, COMPLETE) else samples
@@ -451,7 +501,7 @@ class Site:
     def sample(self, sample: int) -> Sequence[int]:
         """seq_len + 1 tokens."""
         out = (c.c_int32 * (self.settings.seq_len + 1))()
-        self._good(_lib.brg_sample(self._live(), sample, out))
+        self._good(_lib.brg_sample(self._live(), _count(sample, "sample"), out))
         return out
 
     @property
@@ -461,7 +511,8 @@ class Site:
 
     def step(self, count: int, loss: float, skipped: Optional[str] = None) -> None:
         """The optimizer step over the oldest `count` taken samples is done, or was skipped for a reason of one word."""
-        status = _lib.brg_step(self._live(), count, loss, skipped.encode() if skipped else None)
+        reason = _text(skipped, "skipped") if skipped else None
+        status = _lib.brg_step(self._live(), _count(count, "count"), float(loss), reason)
         if status != 20:  # too many skipped: logged, their samples come again
             self._good(status)
 
@@ -501,9 +552,10 @@ class Site:
         state directory holds work that is not handed in: the next process goes on from there. Twice is fine."""
         if not self.is_open:
             return
+        limit = _ns(self.grace if timeout is None else timeout)
         handle, self._h = self._h, None
         _open_sites.discard(self)
-        status = _lib.brg_close(handle, _ns(self.grace if timeout is None else timeout))
+        status = _lib.brg_close(handle, limit)
         self._keep = []
         if status > 0:
             _raise(status, "the last work could not be handed in; it is in the state directory, start again with it"
@@ -511,11 +563,11 @@ class Site:
 
     def close_at_exit(self) -> None:
         """The interpreter ends and nobody closed: as close(), told on standard error, without an exception."""
-        os.write(2, b"beringia: the program ends without closing its site; closing it now\n")
+        _tell("the program ends without closing its site; closing it now")
         try:
             self.close(min(self.grace, 10.0))
         except Error as e:
-            os.write(2, f"beringia: {e}\n".encode())
+            _tell(str(e))
 
     def __enter__(self) -> "Site":
         return self
@@ -532,4 +584,4 @@ class Site:
             try:
                 self.close()
             except Error as e:
-                os.write(2, f"beringia: {e}\n".encode())
+                _tell(str(e))

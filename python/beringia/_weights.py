@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What beringia.torch knows about weights: names, where they are, and the optimizer's state beside them. Private."""
 import json
-import math
 import re
-import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
-from . import ModelError, UsageError
+from . import ModelError, UsageError, _tell
 
 # Kept from job to job as vectors of the size of the weights: optimizer -> names of its state.
 MOMENTS = {"Adam": ("exp_avg", "exp_avg_sq"), "AdamW": ("exp_avg", "exp_avg_sq"), "SGD": ("momentum_buffer",)}
@@ -87,6 +85,7 @@ class Weights:
 
     home: [P] f32, on the parameters' device; f32 parameters are views of it, others have masters that are.
     stage: [P] f32 on the CPU, the library's; the same memory as home where home is on the CPU."""
+    sharded = False
 
     def __init__(self, names: Sequence[str], parameters: Sequence[torch.nn.Parameter], speaks: bool) -> None:
         devices = {p.device for p in parameters}
@@ -94,6 +93,9 @@ class Weights:
             raise ModelError(f"the parameters are on several devices ({', '.join(sorted(map(str, devices)))}); FSDP and "
                              "one device a rank are supported", 24)
         self.names, self.parameters, self.device = list(names), list(parameters), devices.pop()
+        if self.device.type == "meta":
+            raise ModelError("the parameters are on the meta device, without memory: model.to_empty(device=...) before join "
+                             "(their values come from the run)", 24)
         self.sizes = [p.numel() for p in parameters]
         self.total = sum(self.sizes)
         self.home = torch.empty(self.total, dtype=torch.float32, device=self.device)
@@ -148,111 +150,93 @@ class Weights:
                                  "before join", 2)
 
 
-class ShardedWeights:
-    """The same under FSDP: nobody has a home; rank 0 has a stage; full weights are gathered to fill it."""
-
-    def __init__(self, model: torch.nn.Module, fsdp: Any, rename: Optional[Callable[[str], str]], speaks: bool) -> None:
-        self.model, self.fsdp, self.rename, self.masters, self.elsewhere = model, fsdp, rename, [], True
-        self.speaks, self.copies = speaks, 0
-        with fsdp.summon_full_params(model, writeback=False):
-            have = own_parameters(model, rename)
-            self.shapes = {n: tuple(p.shape) for n, p in have.items()}
-        self.names: List[str] = []
-        self.stage: Optional[torch.Tensor] = None
-
-    def arrange(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-        self.total = sum(math.prod(self.shapes[n]) for n in names)
-        self.stage = _stage(self.total) if self.speaks else None
-
-    def _pieces(self) -> Iterator[Tuple[torch.nn.Parameter, Optional[torch.Tensor]]]:
-        have, at = own_parameters(self.model, self.rename), 0
-        for name in self.names:
-            p = have[name]
-            yield p, self.stage[at:at + p.numel()].view(p.shape) if self.speaks else None
-            at += p.numel()
-
-    def read(self) -> None:
-        self.copies += 1
-        with self.fsdp.summon_full_params(self.model, writeback=False), torch.no_grad():
-            for p, piece in self._pieces():
-                if piece is not None:
-                    piece.copy_(p)
-
-    def write(self, from_stage: bool) -> None:
-        """Collective: rank 0's stage goes to every shard."""
-        self.copies += 1
-        with self.fsdp.summon_full_params(self.model, writeback=True), torch.no_grad():
-            for p, piece in self._pieces():
-                full = p.detach().clone() if piece is None else piece.to(p.device, p.dtype)
-                dist.broadcast(full, src=0)
-                p.copy_(full)
-
-    def lower(self) -> None:
-        pass
-
-    def check(self) -> None:
-        pass
-
-
 def _stage(n: int) -> torch.Tensor:
-    return torch.empty(n, dtype=torch.float32, pin_memory=torch.cuda.is_available())
+    """Of the CPU whatever torch.set_default_device says; pinned where a GPU copies from and to it."""
+    return torch.empty(n, dtype=torch.float32, device="cpu", pin_memory=torch.cuda.is_available())
 
 
 # ---- The optimizer's state ---------------------------------------------------------------------------------------------
+def moment_names(optimizer: torch.optim.Optimizer) -> Tuple[str, ...]:
+    """Of the state that is kept from job to job; says so where it is not for this optimizer. By PyTorch's own classes:
+    another library's AdamW has another state."""
+    kind = type(optimizer)
+    names: Tuple[str, ...] = MOMENTS.get(kind.__name__, ()) if kind is getattr(torch.optim, kind.__name__, None) else ()
+    if kind is torch.optim.SGD and not all(g["momentum"] for g in optimizer.param_groups):
+        return ()  # there is none
+    if not names:
+        _tell(f"the state of {kind.__module__}.{kind.__name__} is not kept from job to job; that of PyTorch's Adam, AdamW and "
+              "SGD is")
+    elif any(g.get("amsgrad") for g in optimizer.param_groups):
+        names += ("max_exp_avg_sq",)
+    return names
+
+
 class Moments:
     """AdamW's (Adam's, SGD's) state as flat vectors beside the weights, so that it outlives a job. Other optimizers work;
     their state begins anew with each job."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, weights: Weights, speaks: bool) -> None:
-        self.optimizer, self.arrays, self.stages = optimizer, [], []
-        kind = type(optimizer).__name__
-        self.names: Tuple[str, ...] = MOMENTS.get(kind, ())
-        if kind == "SGD" and not all(g["momentum"] for g in optimizer.param_groups):
-            self.names = ()
-        elif not self.names:
-            sys.stderr.write(f"beringia: the state of {kind} is not kept from job to job; Adam's, AdamW's and SGD's is\n")
-        if any(g.get("amsgrad") for g in optimizer.param_groups):
-            self.names += ("max_exp_avg_sq",)
+        self.optimizer, self.stages = optimizer, []
+        self.arrays: List[torch.Tensor] = []
+        self.names = moment_names(optimizer)
+        # Each parameter whose state is kept, and which parts of the vectors it is.
+        self.places: List[Tuple[Any, Dict[str, torch.Tensor]]] = []
+        if not self.names:
+            return
+        self.on: Any = "cpu"
+        if any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups):
+            self.on = weights.device
+        self.arrays = [torch.zeros(weights.total, dtype=torch.float32, device=weights.device) for _ in self.names]
         master_of = {id(p): m for p, m in weights.masters}
         mine = {id(p) for g in optimizer.param_groups for p in g["params"]}
-        for name in self.names:
-            self.arrays.append(torch.zeros(weights.total, dtype=torch.float32, device=weights.device))
-        at, self.first = 0, None
+        at = 0
         for p, n in zip(weights.parameters, weights.sizes):
             q = master_of.get(id(p), p)
             if id(p) in mine or id(q) in mine:
-                state = optimizer.state[q]
-                if state:
+                if optimizer.state[q]:
                     raise UsageError("the optimizer has stepped already; join comes before the first step", 2)
-                for name, a in zip(self.names, self.arrays):
-                    state[name] = a[at:at + n].view(p.shape)
-                if kind != "SGD":
-                    on = q.device if any(g.get("capturable") or g.get("fused") for g in optimizer.param_groups) else "cpu"
-                    state["step"] = torch.zeros((), dtype=torch.float32, device=on)
-                    self.first = state if self.first is None else self.first
+                self.places.append((q, {name: a[at:at + n].view(p.shape) for name, a in zip(self.names, self.arrays)}))
+                self._put(*self.places[-1])
             at += n
         if speaks:
             self.stages = [_stage(weights.total) if weights.elsewhere else a for a in self.arrays]
             self.read()  # a site without a checkpoint joins with what is there
 
-    def steps(self) -> int:
-        return int(self.first["step"]) if self.first is not None else 0
+    def _put(self, p: torch.Tensor, views: Dict[str, torch.Tensor]) -> None:
+        state = self.optimizer.state[p]
+        state.update(views)
+        if "step" not in state and not isinstance(self.optimizer, torch.optim.SGD):
+            state["step"] = torch.zeros((), dtype=torch.float32, device=self.on)
 
-    def steps_set(self, steps: int) -> None:
-        for state in self.optimizer.state.values():
-            if "step" in state:
-                state["step"].fill_(float(steps))
+    def adopt(self) -> None:
+        """Takes over a state that was put in the place of ours: by optimizer.load_state_dict after join."""
+        p, views = self.places[0] if self.places else (None, {})
+        if all(self.optimizer.state[p].get(name) is view for name, view in views.items()):
+            return
+        with torch.no_grad():
+            for p, views in self.places:
+                for name, view in views.items():
+                    there = self.optimizer.state[p].get(name)
+                    view.copy_(there if there is not None else torch.zeros_like(view))
+                self._put(p, views)
+
+    def steps(self) -> int:
+        for q, _ in self.places[:1]:
+            return int(self.optimizer.state[q].get("step", 0))
+        return 0
 
     def read(self) -> None:
         for stage, a in zip(self.stages, self.arrays):
             if stage is not a:
                 stage.copy_(a)
 
-    def write(self) -> None:
+    def write(self, steps: int) -> None:
         for stage, a in zip(self.stages, self.arrays):
             if stage is not a:
                 a.copy_(stage)
+        for q, _ in self.places:
+            if "step" in self.optimizer.state[q]:
+                self.optimizer.state[q]["step"].fill_(float(steps))
 
 
 def use_masters(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
@@ -274,10 +258,3 @@ def use_masters(optimizer: torch.optim.Optimizer, weights: Weights) -> None:
         for p, _ in weights.masters:
             p.grad = None
     optimizer.step, optimizer.zero_grad = step_masters, zero_both  # type: ignore[method-assign]
-
-
-def fsdp_of(model: torch.nn.Module) -> Any:
-    """The FSDP class, where the model is wrapped with it."""
-    module = sys.modules.get("torch.distributed.fsdp")
-    kind = getattr(module, "FullyShardedDataParallel", None) if module else None
-    return kind if kind is not None and any(isinstance(m, kind) for m in model.modules()) else None

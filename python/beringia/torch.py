@@ -20,7 +20,8 @@ Where the weights are. f32 parameters become views of one flat vector of all par
 is the library's own, so nothing is ever copied. On a GPU the flat vector is on the device, and a pinned one of the
 library's is filled when a contribution is cut: one copy of the model each way a round. Parameters of bf16 or f16 get f32
 masters, which the optimizer is given in their place; what it makes of them is copied back after each of its steps. Under
-FSDP full weights are gathered parameter by parameter when a contribution is cut.
+FSDP and FSDP2 rank 0 has the whole vector on its CPU; full weights are gathered piece by piece when a contribution is
+cut, and spread the same way when a version is taken in.
 
 Several ranks (torch.distributed is initialised): all call the same things in the same order; rank 0 alone speaks to the
 hub. Samples, the rate and the end are broadcast over a gloo group of its own, weights over the default group.
@@ -32,19 +33,18 @@ import json
 import math
 import os
 import signal
-import sys
 import threading
 from collections import deque
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from . import (CHANGED_RESET, CHANGED_WEIGHTS, COMPLETE, DRAIN, DUE_CHECKPOINT, DUE_WEIGHTS, GO, WAIT, Data, Error,
-               FencedError, Figures, NonFiniteError, Settings, Site, UsageError, _ERRORS)
-from ._weights import (Moments, ShardedWeights, Weights, canonical_tensors, fsdp_of, match, overlap, own_parameters,
-                       use_masters)
+               FencedError, Figures, NonFiniteError, Settings, Site, UsageError, _ERRORS, _tell)
+from ._sharded import ShardedMoments, ShardedWeights, sharded_of
+from ._weights import Moments, Weights, canonical_tensors, match, overlap, own_parameters, use_masters
 
 __all__ = ["join", "Run", "LeasedDataset", "Schedule", "canonical_tensors"]
 
@@ -64,16 +64,16 @@ class _Ranks:
         self.group = dist.new_group(backend="gloo")
 
     def share(self, values: Optional[List[int]]) -> List[int]:
-        head = torch.zeros(64, dtype=torch.int64)
+        head = torch.zeros(64, dtype=torch.int64, device="cpu")
         if self.rank == 0:
             head[0] = len(values)
-            part = torch.tensor(values[:63], dtype=torch.int64)
+            part = torch.tensor(values[:63], dtype=torch.int64, device="cpu")
             head[1:1 + len(part)] = part
         dist.broadcast(head, src=0, group=self.group)
         n = int(head[0])
         if n <= 63:
             return head[1:1 + n].tolist()
-        rest = torch.tensor(values[63:], dtype=torch.int64) if self.rank == 0 else torch.zeros(n - 63, dtype=torch.int64)
+        rest = torch.tensor(values[63:] if self.rank == 0 else [0] * (n - 63), dtype=torch.int64, device="cpu")
         dist.broadcast(rest, src=0, group=self.group)
         return head[1:].tolist() + rest.tolist()
 
@@ -101,7 +101,7 @@ class LeasedDataset(IterableDataset):
             if self._path is None:
                 raise UsageError("join had no data set; give dataset(source=...)", 2)
             self._data = Data(self._path, trusted=True)
-        rows = torch.empty((len(samples), self._seq_len + 1), dtype=torch.int32)
+        rows = torch.empty((len(samples), self._seq_len + 1), dtype=torch.int32, device="cpu")  # the library writes there
         for row, i in zip(rows, samples):
             self._data.read_into(i, row.data_ptr())
         return self._collate(list(rows)) if self._collate else rows.long()
@@ -206,15 +206,15 @@ class Run:
     # -- joining -----------------------------------------------------------------------------------------------------
     def _together(self, act: Callable[[], List[int]]) -> List[int]:
         """act() on rank 0 alone; its numbers, or its failure, on all ranks."""
-        failure: Optional[Error] = None
+        failure: Optional[Exception] = None
         values: Optional[List[int]] = None
         if self._speaks:
             try:
                 values = [0, *act()]
-            except Error as e:
+            except Exception as e:  # pylint: disable=broad-except    (of any kind: the other ranks are waiting)
                 failure = e
-                text = str(e).encode()[:2000]
-                values = [e.status or 1, *text]
+                text = f"{'' if isinstance(e, Error) else type(e).__name__ + ': '}{e}".encode()[:2000]
+                values = [getattr(e, "status", 0) or 1, *text]
         if self.world > 1:
             values = self._ranks.share(values)
         if failure is not None:
@@ -248,18 +248,20 @@ class Run:
             raise
 
     def _arrange(self) -> List[Tuple[str, Tuple[int, ...]]]:
-        fsdp = fsdp_of(self._model)
+        kind = sharded_of(self._model)
         table = canonical_tensors(self.model_json)
-        if fsdp is not None:
-            self._weights: Any = ShardedWeights(self._model, fsdp, self._rename, self._speaks)
+        if kind is not None:
+            self._weights: Any = ShardedWeights(kind, self._rename, self._speaks)
             have = {n: torch.empty(s, device="meta") for n, s in self._weights.shapes.items()}
         else:
             have = own_parameters(self._model, self._rename)
         table = table or [(n, tuple(p.shape)) for n, p in have.items()]
         match(table, have)
-        if fsdp is not None:
+        self._moments: Any = None
+        if kind is not None:
             self._weights.arrange([n for n, _ in table])
-            self._moments = None
+            if self._optimizer is not None:
+                self._moments = ShardedMoments(self._model, self._optimizer, self._weights, self._speaks)
             return table
         overlap(have)
         self._weights = Weights([n for n, _ in table], [have[n] for n, _ in table], self._speaks)
@@ -267,7 +269,8 @@ class Run:
             if self._optimizer is None:
                 raise UsageError("parameters below f32 need f32 masters: give join the optimizer", 2)
             use_masters(self._optimizer, self._weights)
-        self._moments = Moments(self._optimizer, self._weights, self._speaks) if self._optimizer else None
+        if self._optimizer is not None:
+            self._moments = Moments(self._optimizer, self._weights, self._speaks)
         return table
 
     def _join(self) -> None:
@@ -285,17 +288,13 @@ class Run:
         if status == GO:
             self._take_in()
             if self._moments:
-                self._moments.write()
-                self._moments.steps_set(steps)
+                self._moments.write(steps)
                 for a in self._moments.arrays if self.world > 1 else ():
                     dist.broadcast(a, src=0)
 
     def _take_in(self) -> None:
         """What is in the library's vector goes to the model, on every rank."""
-        if isinstance(self._weights, ShardedWeights):
-            self._weights.write(True)
-            return
-        if self.world == 1:
+        if self._weights.sharded or self.world == 1:
             self._weights.write(True)
             return
         if self._speaks and self._weights.elsewhere:
@@ -331,6 +330,7 @@ class Run:
         (with workers, if you like), or nothing for the packed data set. Every batch must be followed by run.step, or
         all of an accumulation's batches by one (see `boundary`)."""
         self._alive()
+        self._whole()
         dataset = loader.dataset if isinstance(loader, DataLoader) else loader or self.dataset()
         if not isinstance(dataset, LeasedDataset):
             raise UsageError("batches wants run.dataset(), or a DataLoader over it", 2)
@@ -341,6 +341,7 @@ class Run:
             raise UsageError("persistent_workers outlive the leases; leave it off", 2)
         ready: Optional[Iterator[Any]] = None
         self._feed, self._depth = None, 1
+        self._begin_again()
         if workers:
             dataset.prepare(loader)
             ready, turn = iter(loader), [0]
@@ -369,6 +370,15 @@ class Run:
                 writer.send(None)
         # Whoever asks for the next batch is not in the middle of an optimizer step: what was never stepped is given back.
         self._in_hand = 0
+
+    def _begin_again(self) -> None:
+        """What an earlier loop had in stock was given to its workers, or to nobody where Ctrl-C came in between: it is put
+        back, and comes again."""
+        self._outstanding.clear()
+        self._skip = self._in_hand = 0
+        self.boundary = False
+        if self._speaks:
+            self._site.untake()
 
     def _pump(self) -> bool:
         """Samples ahead of need; True where a batch can be given out."""
@@ -427,6 +437,7 @@ class Run:
         Takes part in collectives where there are several ranks. Never waits for the network.
         NonFiniteError: the loss is not a number; the weights are not trusted any more, leave the `with` block."""
         self._alive()
+        self._whole()
         if model is not self._model and model is not getattr(self._model, "module", None):
             raise UsageError("this is not the model that joined", 2)
         if not self._in_hand:
@@ -437,12 +448,20 @@ class Run:
             raise NonFiniteError(f"the loss is {value}: the step may have spoilt the weights. What was learned since the "
                                  "last hand-in is given up when the `with` block ends; start again with the same state "
                                  "directory, with a lower rate if it happens again", 19)
-        if self._moments and self._speaks:
-            self._counters[0] = self._moments.steps()
+        if self._moments:
+            self._moments.adopt()
+            if self._speaks and not self._weights.elsewhere:
+                self._counters[0] = self._moments.steps()
         count = self._in_hand
-        self._in_sync = True
-        self._sync(lambda: self._site.step(count, value, skipped))
+
+        def done() -> None:
+            try:
+                self._site.step(count, value, skipped)
+            except UsageError:  # refused before anything was touched: another thread, a forked child
+                self._in_sync, self._in_hand = False, count
+                raise
         self._in_hand = 0
+        self._sync(done)
         self._look_at_the_rate()
 
     def _read_loss(self, loss: Any) -> float:
@@ -465,8 +484,8 @@ class Run:
         self._warned = True
         used, wanted = float(self._optimizer.param_groups[0]["lr"]), self._lr_before
         if wanted > 0 and abs(used - wanted) > 0.02 * wanted:
-            sys.stderr.write(f"beringia: the optimizer's rate is {used:g}, the run's is {wanted:g}: use "
-                             "run.scheduler(optimizer), or the hub may refuse what is handed in\n")
+            _tell(f"the optimizer's rate is {used:g}, the run's is {wanted:g}: use run.scheduler(optimizer), or the hub may "
+                  "refuse what is handed in")
 
     def _sync(self, first: Optional[Callable[[], None]] = None) -> None:
         """brg_step, brg_sync, and what follows from them for the weights, on all ranks."""
@@ -494,11 +513,13 @@ class Run:
         self._in_sync = False
 
     def _fill(self, due: int) -> None:
-        """The library's vectors get what the model has."""
-        if due & DUE_WEIGHTS and (self._speaks or isinstance(self._weights, ShardedWeights)):
+        """The library's vectors get what the model has. Collective where the weights are sharded."""
+        takes_part = self._speaks or self._weights.sharded
+        if due & DUE_WEIGHTS and takes_part:
             self._weights.read()
-        if due & DUE_CHECKPOINT and self._speaks and self._moments:
+        if due & DUE_CHECKPOINT and takes_part and self._moments:
             self._moments.read()
+            self._counters[0] = self._moments.steps()  # here and not at each step: on a GPU it may wait for it
 
     def _give_back(self) -> None:
         """Work was refused: what is in stock comes again, in another order."""
@@ -521,7 +542,7 @@ class Run:
 
     def state_dict(self) -> Dict[str, torch.Tensor]:
         """The local f32 weights by canonical names: views, not copies. They change with each step. Not under FSDP."""
-        if isinstance(self._weights, ShardedWeights):
+        if self._weights.sharded:
             raise UsageError("under FSDP use its own state_dict", 2)
         return dict(zip(self._weights.names, self._weights.views))
 
@@ -532,6 +553,12 @@ class Run:
     def _alive(self) -> None:
         if self.closed:
             raise UsageError("this run is closed", 2)
+
+    def _whole(self) -> None:
+        if self._in_sync:
+            raise UsageError("the last run.step did not come to its end, so nobody knows what of it was done: leave the `with` "
+                             "block and join again; what was learned since the last hand-in is given up, its samples come "
+                             "again", 2)
 
     # -- the end --------------------------------------------------------------------------------------------------------
     def drain(self) -> None:
@@ -568,11 +595,11 @@ class Run:
         site.close(timeout)
 
     def close_at_exit(self) -> None:
-        os.write(2, b"beringia: the program ends without closing its run; closing it now\n")
+        _tell("the program ends without closing its run; closing it now")
         try:
             self._close(self._in_hand > 0 or self._in_sync or self.world > 1, min(self._grace, 10.0))
         except Error as e:
-            os.write(2, f"beringia: {e}\n".encode())
+            _tell(str(e))
 
     def __enter__(self) -> "Run":
         return self
@@ -585,7 +612,7 @@ class Run:
             self._close(self._in_hand > 0 or self._in_sync or self.world > 1)
         except Error as e:
             if not isinstance(value, FencedError):
-                sys.stderr.write(f"beringia: {e}\n")
+                _tell(str(e))
 
 
 # ---- The end of the interpreter ----------------------------------------------------------------------------------------

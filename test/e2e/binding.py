@@ -6,9 +6,11 @@
 joins twice, calls from another thread or a forked child, raises in the middle of a step, is interrupted while it waits,
 ends without close. What must hold: a clear exception each time, what was not stepped is not counted and comes again, and
 the audit is clean at the end."""
+import ast
 import ctypes
 import glob
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -91,6 +93,19 @@ def abi():
     say("a_missing_library_is_told", "libberingia is not found" in none.stderr, none.stderr[-200:])
 
 
+def oldest_python():
+    """The package is Python 3.9's language; names that came later are the tests' on the machine that has it."""
+    files = glob.glob(os.path.join(ROOT, "python", "**", "*.py"), recursive=True)
+    bad = []
+    for path in files:
+        with open(path, encoding="utf-8") as f:
+            try:
+                ast.parse(f.read(), feature_version=(3, 9))
+            except SyntaxError as e:
+                bad.append(f"{path}: {e}")
+    say("the_package_is_python_3_9", len(files) >= 5 and not bad, bad)
+
+
 def examples():
     """The plain loop and its difference are as short as the page on trainers says; job scripts are good shell."""
     here = os.path.join(ROOT, "examples", "pytorch")
@@ -134,7 +149,21 @@ def bad_words(c):
         c.url, "Not a name", os.path.join(SCRATCH, "x"), c.data), "site_name")), t)
     say("no_data_is_told", not (t := raises(beringia.Error, lambda: beringia.Site(
         c.url, "x", os.path.join(SCRATCH, "x"), "/nowhere"), "/nowhere")), t)
+    for what, kind, words in (("name", beringia.ConfigError, {"name": "x\0y"}), ("hub", beringia.ConfigError, {"hub": None}),
+                              ("state", beringia.ConfigError, {"state": 7}), ("timeout", beringia.ConfigError, {"timeout": -1}),
+                              ("open_timeout", beringia.ConfigError, {"open_timeout": float("nan")}),
+                              ("batch_samples", beringia.UsageError, {"batch_samples": -4}),
+                              ("warmup_steps", beringia.UsageError, {"warmup_steps": 2.5}),
+                              ("seed", beringia.UsageError, {"seed": -1}),
+                              ("fingerprint", beringia.ConfigError, {"fingerprint": b"short"})):
+        given = {"hub": c.url, "name": "x", "state": os.path.join(SCRATCH, "x"), "data": c.data, **words}
+        say("a_bad_" + what + "_is_told", not (t := raises(kind, lambda g=given: beringia.Site(**g), what)), t)
     d = beringia.Data(c.data)
+    say("a_sample_below_all_is_told", not (t := raises(beringia.UsageError, lambda: d.sample(-1))), t)
+    copy = pickle.loads(pickle.dumps(d))
+    say("a_data_set_is_pickled", list(copy.sample(3)) == list(d.sample(3)))
+    copy.close()
+    say("a_closed_data_set_is_told", not (t := raises(beringia.UsageError, lambda: copy.sample(3))), t)
     say("a_sample_is_read", len(d.sample(0)) == d.seq_len + 1 and max(d.sample(0)) < d.vocab_size)
     say("a_sample_too_far_is_told", not (t := raises(beringia.UsageError, lambda: d.sample(d.samples))), t)
 
@@ -158,6 +187,9 @@ def bad_use(c):
         s.close()  # nothing happens
         os._exit(1 if wrong else 0)
     say("a_forked_child_is_told", os.waitpid(child, 0)[1] == 0)
+    for words, act in (("want", lambda: s.take(-1)), ("want", lambda: s.take(1 << 40)), ("timeout", lambda: s.take(1, -1.0)),
+                       ("count", lambda: s.step(-1, 0.0))):
+        say(f"a_bad_{words}_of_a_call_is_told", not (t := raises(beringia.Error, act, words)), t)
     say("a_step_on_nothing_is_told", not (t := raises(beringia.UsageError, lambda: s.step(1, 0.0), "taken")), t)
     done, _ = train(s, 3)
     say("the_site_is_as_before", done == 3)
@@ -247,6 +279,7 @@ def main():
     os.makedirs(SCRATCH, exist_ok=True)
     beringia.log_level("error")
     abi()
+    oldest_python()
     examples()
     wheel()
     data, text, weights = (os.path.join(SCRATCH, n) for n in ("data", "text.txt", "w.safetensors"))

@@ -61,7 +61,7 @@ def begin(name, data, settings=None, model=TINY, native=None, seed=1, weights=No
     return c
 
 
-def start(c, name, *words, ranks=1, env=None, script=TRAINER):
+def start(c, name, *words, ranks=1, env=None, script=TRAINER, python=sys.executable):
     """A PyTorch site; with ranks > 1 a list of processes, rank by rank."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -69,12 +69,12 @@ def start(c, name, *words, ranks=1, env=None, script=TRAINER):
     processes = []
     for rank in range(ranks):
         e = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path[:3]), BERINGIA_HUB=c.url, BERINGIA_NAME=name,
-                 BERINGIA_DATA=c.data, BERINGIA_STATE=os.path.join(c.out, "site-" + name), OMP_NUM_THREADS="1",
-                 **(env or {}))
+                 BERINGIA_DATA=c.data, BERINGIA_STATE=os.path.join(c.out, "site-" + name), OMP_NUM_THREADS="1")
+        e.update(env or {})
         if ranks > 1:
             e.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         with open(os.path.join(c.out, f"site-{name}{rank or ''}.log"), "ab") as log:
-            processes.append(subprocess.Popen([sys.executable, script, *map(str, words)], stdout=log, stderr=log, env=e))
+            processes.append(subprocess.Popen([python, script, *map(str, words)], stdout=log, stderr=log, env=e))
     c.started = getattr(c, "started", []) + processes
     for i, p in enumerate(processes):
         c.sites[f"{name}{i}" if i else name] = p

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 400
+# timeout: 900
 """A PyTorch loop through its life, against a live hub: workers of a DataLoader, accumulation, weights that live elsewhere
 (the path of a GPU, without one), bf16 with f32 masters, SIGTERM, kill -9, exceptions, a loss that is no number, an end
 without close. What must hold: every position once, state comes back, each misuse is a clear exception."""
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import kit
-from kit import Cluster, begin, finish, log_of, say, start, wait_for
+from kit import begin, finish, log_of, say, start, wait_for
 
 import beringia
 import beringia.torch
@@ -65,19 +66,14 @@ def bf16_with_masters(keep):
 
 
 def weights_gathered_and_spread(keep):
-    """FSDP shards on CUDA only in PyTorch 1.13, and Debian's does not even import it under Python 3.11. The path around it
-    (gather, hand in, spread) runs here over two ranks that have the whole model each."""
+    """The path of FSDP (gather, hand in, spread) over two ranks that have the whole model each, for PyTorch 1.13, which
+    shards on CUDA only. test_fsdp.py has the real one."""
     c = begin("sharded", kit.pack(60000))
     keep(c)
     start(c, "p", "--model", kit.TINY, "--batch", 4, "--sharded", ranks=2)
     finish(c)
     first, last = last_loss(c)
     say("loop_weights_gathered_and_spread_over_ranks", last < first - 1, (first, last))
-    try:
-        import torch.distributed.fsdp  # noqa: F401
-        say("loop_fsdp_imports", True)
-    except Exception as e:  # pylint: disable=broad-except
-        print(f"skip loop_fsdp: {type(e).__name__}: {str(e)[:90]}")
 
 
 def ends_and_comes_back(keep):
@@ -124,6 +120,44 @@ def exceptions(keep):
     start(c, "p", "--model", kit.TINY)
     finish(c)
     say("loop_and_the_audit_is_clean", True)
+
+
+def interrupted_at_any_time(keep):
+    """Ctrl-C while it joins, between two steps, in a worker's turn, while a contribution is on its way, and while close
+    waits for a hub that does not answer. It always ends, soon, and nothing counts twice."""
+    c = begin("interrupted", kit.pack(110000))
+    keep(c)
+    seen = {"at_once": lambda: os.path.exists(os.path.join(c.out, "site-p", "lock")),
+            "as_it_joins": lambda: log_of(c, "p").count("joined rank=0") > len(codes) - 1,
+            "in_its_loop": lambda: log_of(c, "p").count("step 10 ") > 0,
+            "with_workers": lambda: log_of(c, "p").count("step 10 ") > 1,
+            "while_it_hands_in": lambda: log_of(c, "p").count("ev=handed_in") > handed}
+    codes = []
+    for when, condition in seen.items():
+        handed = log_of(c, "p").count("ev=handed_in") if codes else 0
+        p = start(c, "p", "--model", kit.TINY, "--grace", 5, "--workers", 2 if when == "with_workers" else 0, "--nap", 0.01)
+        wait_for(when, condition, 90, each=c.check_processes)
+        p.send_signal(kit.INT)
+        codes.append(p.wait(timeout=90))
+        c.sites.pop("p")
+    say("loop_ctrl_c_ends_it_at_any_time", 0 not in codes, codes)
+    p = start(c, "p", "--model", kit.TINY, "--grace", 5, "--nap", 0.05)
+    before = log_of(c, "p").count("step 20 ")
+    wait_for("some steps", lambda: log_of(c, "p").count("step 20 ") > before, 90, each=c.check_processes)
+    c.hub.send_signal(signal.SIGSTOP)
+    try:
+        handed = log_of(c, "p").count("ev=handed_in")
+        p.send_signal(kit.TERM)  # it closes, and nobody answers
+        wait_for("its close", lambda: log_of(c, "p").count("ev=handed_in") > handed or p.poll() is not None, 60)
+        p.send_signal(kit.INT)
+        code = p.wait(timeout=60)
+    finally:
+        c.hub.send_signal(signal.SIGCONT)
+    c.sites.pop("p")
+    say("loop_ctrl_c_in_close", code != 0, code)
+    start(c, "p", "--model", kit.TINY)
+    finish(c)
+    say("loop_and_the_audit_is_clean_after_all_that", True)
 
 
 def without_close(keep):
@@ -230,11 +264,197 @@ def bad_use(keep):
     m(torch.zeros(1, 9, dtype=torch.long)).backward()
     stepped.step()
     told("an_optimizer_that_has_stepped", UsageError, "stepped already", lambda: join(m, "bad3", stepped))
+    told("words_that_are_none", TypeError, "colour", lambda: join(m, "bad3", colour="red"))
+    empty = Qwen3(config()).to("meta")
+    empty.lm_head.weight = empty.model.embed_tokens.weight  # to() has untied them
+    told("parameters_without_memory", ModelError, "meta device", lambda: join(empty, "bad3"))
     a = c.audit()
     say("bad_use_counts_nothing", a.get("lost", 1) == 0 and a.get("doubled", 1) == 0 and a["merged"] == 0, a)
 
 
+def batches_of(run, count):
+    for n, batch in enumerate(run.batches()):
+        yield batch
+        if n + 1 == count:
+            return
+
+
+def nan_parameters(keep):
+    """A loss that looks well, over weights that are spoilt: nothing of it is handed in, and after the third time it is told."""
+    c = begin("nan", kit.pack(60000))
+    keep(c)
+    m = Qwen3(config())
+    text, resets = "nothing was raised", 0
+    try:
+        with beringia.torch.join(m, hub=c.url, name="n", data=c.data, state=os.path.join(c.out, "n"), batch_size=4) as run:
+            for _ in run.batches():
+                resets += bool(torch.isfinite(m.model.norm.weight).all())
+                with torch.no_grad():
+                    m.model.norm.weight.fill_(float("nan"))
+                run.step(m, 1.0)
+    except beringia.NonFiniteError as e:
+        text = "" if e.status == 19 and "finite" in str(e) else str(e)
+    s = c.status()["counts"]
+    say("bad_use_parameters_that_are_no_numbers", not text and resets >= 3 and s["staged"] + s["merged"] == 0,
+        (text, resets, s))
+
+
+def other_optimizers(keep):
+    """PyTorch's others train as well, their state begins anew; a state that is loaded after join is taken over."""
+    c = begin("optimizers", kit.pack(60000), {"train.beta2": 0})
+    keep(c)
+    state = os.path.join(c.out, "o")
+
+    def joined(make):
+        m = Qwen3(config())
+        o = make(m.parameters())
+        return m, o, beringia.torch.join(m, o, hub=c.url, name="o", data=c.data, state=state, batch_size=4)
+
+    def step(m, o, run, batch):
+        loss = m(batch)
+        loss.backward()
+        o.step()
+        o.zero_grad()
+        run.step(m, loss)
+    for make in (torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adamax, lambda p: torch.optim.SGD(p, lr=1e-3),
+                 lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9)):
+        m, o, run = joined(make)
+        with run:
+            for batch in batches_of(run, 3):
+                step(m, o, run, batch)
+        say(f"loop_with_{type(o).__name__}{'_and_momentum' if o.param_groups[0].get('momentum') else ''}",
+            run._site.is_open is False)
+    m, o, run = joined(lambda p: torch.optim.AdamW(p, lr=1e-3))
+    loaded = torch.optim.AdamW(Qwen3(config()).parameters(), lr=1e-3)
+    with run:
+        for n, batch in enumerate(batches_of(run, 4)):
+            if n == 2:  # half-way, the state of another optimizer: of one that made 7 steps
+                for group in loaded.param_groups:
+                    for p in group["params"]:
+                        loaded.state[p] = {"step": torch.tensor(7.0), "exp_avg": torch.full_like(p, 0.25),
+                                           "exp_avg_sq": torch.full_like(p, 0.5)}
+                o.load_state_dict(loaded.state_dict())
+            step(m, o, run, batch)
+        first = next(iter(m.parameters()))
+        views = run._moments.arrays[1][:first.numel()].view(first.shape)
+        good = o.state[first]["exp_avg_sq"].data_ptr() == views.data_ptr() and float(views.mean()) > 0.4
+    m, o, run = joined(lambda p: torch.optim.AdamW(p, lr=1e-3))
+    with run:
+        good = good and run._moments.steps() == 9 and float(run._moments.arrays[1].mean()) > 0.3
+        say("loop_a_state_that_is_loaded_after_join_is_kept", good, (run._moments.steps(), run._moments.arrays[1].mean()))
+
+
+class Own(torch.utils.data.Dataset):
+    """A data set of the trainer's own, in the order of the packed one."""
+
+    def __init__(self, path, wrong=-1, dies=False):
+        self.data, self.wrong, self.dies, self.served = beringia.Data(path, trusted=True), wrong, dies, 0
+
+    def __len__(self):
+        return self.data.samples
+
+    def __getitem__(self, i):
+        self.served += 1
+        if self.served == self.wrong:
+            if self.dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("this sample cannot be read")
+        return {"ids": torch.tensor(list(self.data.sample(i)))}
+
+
+def data_sets_of_ones_own(keep):
+    """source= and collate=, with workers; a sample that cannot be read, and a worker that is killed, end the loop with the
+    loader's own exception: what was not stepped comes again."""
+    c = begin("own", kit.pack(60000))
+    keep(c)
+    m = Qwen3(config())
+
+    def loop(workers, **words):
+        o = torch.optim.AdamW(decayed(m, 0.1), lr=1e-3)
+        with beringia.torch.join(m, o, hub=c.url, name="d", data=c.data, state=os.path.join(c.out, "d"), batch_size=4) as run:
+            schedule = run.scheduler(o)
+            dataset = run.dataset(Own(c.data, **words), collate=lambda rows: torch.stack([r["ids"] for r in rows]))
+            for batch in run.batches(DataLoader(dataset, batch_size=None, num_workers=workers)):
+                loss = m(batch)
+                loss.backward()
+                o.step()
+                o.zero_grad()
+                run.step(m, loss)
+                schedule.step()
+    for name, workers, kind, words in (("cannot_be_read", 0, ValueError, {"wrong": 30}),
+                                       ("cannot_be_read_by_a_worker", 2, ValueError, {"wrong": 30}),
+                                       ("kills_its_worker", 2, RuntimeError, {"wrong": 30, "dies": True})):
+        text = raises(kind, "", lambda w=workers, x=words: loop(w, **x))
+        say("loop_a_sample_that_" + name, not text, text)
+    loop(2)
+    finish(c)
+    say("loop_with_a_data_set_of_its_own", True)
+
+
+def loops_one_after_another(keep):
+    """A loop that is left and begun again, with workers that had taken ahead; Ctrl-C where it hurts: between the lease and
+    the stock, and in the middle of run.step. Who goes on all the same must not count what he did not train."""
+    c = begin("again", kit.pack(60000))
+    keep(c)
+    m = Qwen3(config())
+    o = torch.optim.AdamW(decayed(m, 0.1), lr=1e-3)
+    with beringia.torch.join(m, o, hub=c.url, name="g", data=c.data, state=os.path.join(c.out, "g"), batch_size=4) as run:
+        loader = DataLoader(run.dataset(), batch_size=None, num_workers=2)
+        for _ in range(3):
+            for n, batch in enumerate(run.batches(loader)):
+                m(batch).backward()
+                o.step()
+                o.zero_grad()
+                run.step(m, 1.0)
+                if n == 2:
+                    break
+        say("loop_is_left_and_begun_again", run.figures().steps == 9, run.figures())
+        seen, add, sync = [], run._add, run._site.sync
+
+        def interrupted(*args):
+            seen.extend(args)
+            raise KeyboardInterrupt
+        run._add = interrupted
+        text = raises(KeyboardInterrupt, "", lambda: next(iter(run.batches())))
+        run._add = lambda samples: (seen.append(list(samples)), add(samples))
+        next(iter(run.batches()))
+        say("loop_what_was_leased_and_lost_comes_again", not text and list(seen[0]) == seen[1], (text, seen))
+        run._site.sync = interrupted
+        text = raises(KeyboardInterrupt, "", lambda: run.step(m, 1.0))
+        run._site.sync = sync
+        text = text or raises(UsageError, "did not come to its end", lambda: run.step(m, 1.0))
+        text = text or raises(UsageError, "did not come to its end", lambda: next(iter(run.batches())))
+        say("bad_use_going_on_after_half_a_step", not text, text)
+    with beringia.torch.join(m, torch.optim.AdamW(decayed(m, 0.1), lr=1e-3), hub=c.url, name="g", data=c.data,
+                             state=os.path.join(c.out, "g"), batch_size=4) as run:
+        for batch in run.batches():
+            run.step(m, 1.0)
+    finish(c)
+    say("loop_and_the_audit_is_clean_after_half_a_step", True)
+
+
+def default_device(keep):
+    """torch.set_default_device of a program that wants its tensors elsewhere must not move the library's."""
+    if not hasattr(torch, "set_default_device"):
+        print(f"skip loop_under_another_default_device: PyTorch {torch.__version__} has no set_default_device")
+        return
+    c = begin("device", kit.pack(60000))
+    keep(c)
+    m = Qwen3(config())
+    o = torch.optim.AdamW(m.parameters(), lr=1e-3)
+    torch.set_default_device("meta")
+    try:
+        with beringia.torch.join(m, o, hub=c.url, name="d", data=c.data, state=os.path.join(c.out, "d"), batch_size=4) as run:
+            for batch in batches_of(run, 3):
+                good = batch.device.type == "cpu" and int(batch.max()) < 257
+                run.step(m, 1.0)
+    finally:
+        torch.set_default_device("cpu")
+    say("loop_under_another_default_device", good)
+
+
 if __name__ == "__main__":
-    raise SystemExit(kit.main([bad_use, workers_and_accumulation, weights_elsewhere, weights_gathered_and_spread,
-                               bf16_with_masters, ends_and_comes_back,
-                               exceptions, without_close, the_examples_run]))
+    raise SystemExit(kit.main([bad_use, nan_parameters, other_optimizers, data_sets_of_ones_own, loops_one_after_another,
+                               default_device, interrupted_at_any_time, workers_and_accumulation, weights_elsewhere,
+                               weights_gathered_and_spread, bf16_with_masters, ends_and_comes_back, exceptions,
+                               without_close, the_examples_run]))

@@ -2,7 +2,6 @@
 """A PyTorch site of the tests: Qwen3 of examples/pytorch in a run; hub, name, data and state come from the environment.
 With RANK set it is one rank of a DistributedDataParallel job over gloo."""
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -26,6 +25,9 @@ p.add_argument("--dtype", default="float32")
 p.add_argument("--warmup", type=int, default=20)
 p.add_argument("--elsewhere", action="store_true", help="as if the weights were on a GPU")
 p.add_argument("--sharded", action="store_true", help="the path of FSDP, over a model that every rank has whole")
+p.add_argument("--fsdp", choices=("units", "orig", "parts"), help="FSDP, FSDP with use_orig_params, fully_shard")
+p.add_argument("--decay", type=float, default=0.1)
+p.add_argument("--grace", type=float, default=25.0)
 p.add_argument("--fail-at", type=int, default=-1, help="raise in the middle of this step")
 p.add_argument("--break-at", type=int, default=-1, help="the process ends without close at this step")
 p.add_argument("--nan-at", type=int, default=-1)
@@ -43,12 +45,36 @@ if a.elsewhere:  # the path of a GPU, without one: home and the library's vector
         self.stage = torch.empty(self.total) if speaks else None
     w.Weights.__init__ = init
 
-if a.sharded:  # FSDP itself wants CUDA; what is done around it does not
-    class Whole:
-        @staticmethod
-        def summon_full_params(module, writeback):
-            return contextlib.nullcontext()
-    beringia.torch.fsdp_of = lambda module: Whole
+if a.sharded:
+    class Whole(beringia._sharded.Parts):  # nothing of it is a DTensor
+        def __init__(self, module):
+            super().__init__(module, tuple, None)
+    beringia.torch.sharded_of = Whole
+
+
+def sharded(module):
+    """FSDP on CPUs: each layer is a unit, the rest is the root's."""
+    import torch.distributed.fsdp as fsdp
+    layers = module.model.layers
+    if a.fsdp == "parts":
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+        for layer in layers:
+            fsdp.fully_shard(layer, mesh=mesh)
+        return fsdp.fully_shard(module, mesh=mesh)
+
+    def wrap(x):
+        return fsdp.FullyShardedDataParallel(x, use_orig_params=a.fsdp == "orig", device_id=torch.device("cpu"))
+    for n, layer in enumerate(layers):
+        layers[n] = wrap(layer)
+    return wrap(module)
+
+
+def moments():
+    """Of what is kept from job to job; where it is sharded all ranks call this."""
+    if run._weights.sharded and run._moments:
+        run._moments.read()
+    return sum(float((x.double() ** 2).sum()) for x in run._moments.stages) if run._moments else 0.0
+
 
 torch.manual_seed(int(os.environ.get("RANK", "0")) + 5)  # every rank begins with other weights: the run's come in
 if "RANK" in os.environ:
@@ -56,12 +82,17 @@ if "RANK" in os.environ:
 with open(a.model, encoding="utf-8") as f:
     model = Qwen3(json.load(f)).to(getattr(torch, a.dtype))
 inner = model
-optimizer = torch.optim.AdamW(decayed(model, 0.1), lr=1.0, betas=(0.9, 0.95), eps=1e-8)
-if dist.is_initialized():
+if a.fsdp:
+    model = sharded(model)  # before the optimizer; its parameters have no shapes of their own to choose groups by
+optimizer = torch.optim.AdamW(model.parameters() if a.fsdp else decayed(model, a.decay), lr=1.0, betas=(0.9, 0.95), eps=1e-8,
+                              weight_decay=0.0)
+if dist.is_initialized() and not a.fsdp:
     model = torch.nn.parallel.DistributedDataParallel(model)
 run = beringia.torch.join(model, optimizer, batch_size=a.batch, accumulate=a.accumulate, checkpoint_every=1.0, timeout=5.0,
-                          warmup_steps=a.warmup)
-print(f"joined rank={run.rank} steps={run.figures().steps if run.rank == 0 else 0} moments={run._moments.steps() if run._moments else 0}", flush=True)
+                          warmup_steps=a.warmup, grace=a.grace)
+clip = getattr(model, "clip_grad_norm_", None) or (lambda norm: torch.nn.utils.clip_grad_norm_(model.parameters(), norm))
+print(f"joined rank={run.rank} steps={run.figures().steps if run.rank == 0 else 0} "
+      f"moments={run._moments.steps() if run._moments else 0} state={moments():.9e}", flush=True)
 loader = DataLoader(run.dataset(), batch_size=None, num_workers=a.workers) if a.workers else None
 step, began = 0, time.monotonic()
 with run:
@@ -74,7 +105,7 @@ with run:
             raise KeyError("in the middle of a step")
         if not run.boundary:
             continue
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        clip(1.0)
         optimizer.step()
         optimizer.zero_grad()
         step += 1
@@ -88,6 +119,7 @@ with run:
         began = time.monotonic()
         if step % 10 == 0:
             print(f"step {step} loss {loss.item():.4f} lr {run.lr:.6f}", flush=True)
-print(f"end complete={run.complete} draining={run.draining} steps={step} copies={run._weights.copies}", flush=True)
-if a.dtype == "float32" and not a.elsewhere and not a.sharded:
+print(f"end complete={run.complete} draining={run.draining} steps={step} copies={run._weights.copies} "
+      f"state={sum(float((x.double() ** 2).sum()) for x in run._moments.stages) if run._moments else 0.0:.9e}", flush=True)
+if a.dtype == "float32" and not run._weights.elsewhere:
     assert run._weights.copies == 0 and next(inner.parameters()).data_ptr() == run._weights.home.data_ptr()
