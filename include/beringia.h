@@ -32,8 +32,9 @@
  * memory (MEMORY): the site is then of no more use, each call says so, and brg_close frees its
  * directory. The library installs no signal handlers, changes neither locale nor environment, writes
  * nothing to standard output, and logs to standard error. What the host has set for itself (a locale whose
- * numbers have commas, traps on floating point, SIGPIPE's default) neither disturbs it nor is changed. A child made by fork() cannot use a site: each
- * call says USAGE; the parent goes on undisturbed, and alone keeps the state directory locked.
+ * numbers have commas, traps on floating point, SIGPIPE's default) neither disturbs it nor is changed. A
+ * child made by fork() cannot use a site: each call says USAGE; the parent goes on undisturbed, and alone
+ * keeps the state directory locked.
  *
  * Later versions. A program that was built with this header runs with every library of the same soname:
  * functions stay, structs only grow at their end, and struct_bytes says which of their fields a program
