@@ -16,7 +16,7 @@ class Failure(Exception):
 
 
 class Browser:
-    def __init__(self, program):
+    def __init__(self, program, *more):
         self.home = tempfile.mkdtemp(prefix="brg-chromium-")
         down_r, down_w = os.pipe()
         up_r, up_w = os.pipe()
@@ -27,7 +27,7 @@ class Browser:
             os.dup2(b, 4)
         words = ["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--no-first-run", "--disable-gpu",
                  "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-                 "--hide-scrollbars", "--force-device-scale-factor=1", f"--user-data-dir={self.home}", "about:blank"]
+                 "--hide-scrollbars", "--force-device-scale-factor=1", f"--user-data-dir={self.home}", *more, "about:blank"]
         with open(os.path.join(self.home, "log"), "wb") as log:
             self.process = subprocess.Popen([program, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                             preexec_fn=place, close_fds=False, env={**os.environ, "HOME": self.home})
@@ -96,7 +96,6 @@ class Page:
     def __init__(self, browser, session):
         self.browser, self.session = browser, session
         self.asked, self.complaints = [], []  # urls; what a person would see in red in the console
-        self.token = None  # what the page has to show; see want_token
         browser.pages[session] = self
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(domain + ".enable")
@@ -104,18 +103,7 @@ class Page:
     def call(self, method, **params):
         return self.browser.call(method, self.session, **params)
 
-    def want_token(self, token):
-        """From here on the page's requests go through this test, which answers 401 to those without the token: what a hub
-        that wants tokens does."""
-        self.token = token
-        self.call("Fetch.enable", patterns=[{"urlPattern": "*/v1/*"}])
-
     def event(self, method, p):
-        if method == "Fetch.requestPaused":
-            if p["request"]["headers"].get("Authorization") == "Bearer " + self.token:
-                self.browser.send("Fetch.continueRequest", self.session, requestId=p["requestId"])
-            else:
-                self.browser.send("Fetch.fulfillRequest", self.session, requestId=p["requestId"], responseCode=401)
         if method == "Network.requestWillBeSent":
             self.asked.append(p["request"]["url"])
         elif method == "Runtime.exceptionThrown":
