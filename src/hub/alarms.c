@@ -12,6 +12,7 @@ enum {
     STILL_FIRST_S = 3600,      /* no round is known yet: model and queue may be slow */
     STILL_WINDOW = 8,          /* rounds the mean is of */
     AGENT_SILENT_S = 3 * 3600, /* an agent reports at least each hour, from cron too */
+    SITES_NAMED = 20,          /* silent ones; the rest is a number */
     REJECTED_LEAST = 3,        /* one refused contribution is an accident */
 };
 
@@ -23,11 +24,13 @@ const char *alarm_level_name(enum alarm_level l) {
 struct walk {
     void (*visit)(void *user, const struct alarm *a);
     void *user;
+    enum alarm_level level; /* that is told in this pass */
 };
 
 static void raise(const struct walk *w, const char *id, enum alarm_level level, const char *subject,
                   const char *text, const char *remedy) {
     struct alarm a = {.id = id, .level = level};
+    if (level != w->level) return;
     (void)snprintf(a.subject, sizeof a.subject, "%s", subject);
     (void)snprintf(a.text, sizeof a.text, "%s", text);
     (void)snprintf(a.remedy, sizeof a.remedy, "%s", remedy);
@@ -141,25 +144,41 @@ static void of_facilities(const struct walk *w, const struct hub *h, time_ns now
     }
 }
 
-void hub_alarms(const struct hub *h, time_ns now, const struct view_extra *x,
-                void (*visit)(void *user, const struct alarm *a), void *user) {
-    struct walk w = {.visit = visit, .user = user};
-    struct hub_view v;
-    uint32_t live = 0;
-    hub_view(h, now, &v);
-    of_hub(&w, &v, x);
+static void of_members(const struct walk *w, const struct hub *h, time_ns now,
+                       const struct hub_view *v, const struct view_extra *x) {
+    char text[ALARM_TEXT_MAX];
+    uint32_t live = 0, silent = 0;
     for (uint32_t i = 0; i < hub_sites_count(h); i++) {
         struct hub_site_view s;
         hub_site_at(h, i, now, &s);
         live += s.joined && s.live;
-        if (!v.complete) of_site(&w, &s);
+        bool quiet = s.joined && !s.live;
+        silent += quiet;
+        if (!quiet || silent <= SITES_NAMED) of_site(w, &s);
     }
-    if (v.complete) return;
-    if (live == 0 && !v.draining)
-        raise(&w, "no_live_site", ALARM_WARN, "", "no site is live: nothing is trained",
+    if (silent > SITES_NAMED) {
+        (void)snprintf(text, sizeof text, "%u more sites have not been heard of for a lease time",
+                       silent - SITES_NAMED);
+        raise(w, "site_silent", ALARM_WARN, "", text,
+              "so many at once: look at the hub's own network first");
+    }
+    if (live == 0 && !v->draining)
+        raise(w, "no_live_site", ALARM_WARN, "", "no site is live: nothing is trained",
               "nothing is lost; start a site, or look at the facilities' queues");
-    if (live > 0 && !v.held && !v.draining && !x->full) of_head(&w, h, &v, x);
-    of_facilities(&w, h, now);
+    if (live > 0 && !v->held && !v->draining && !x->full) of_head(w, h, v, x);
+    of_facilities(w, h, now);
+}
+
+void hub_alarms(const struct hub *h, time_ns now, const struct view_extra *x,
+                void (*visit)(void *user, const struct alarm *a), void *user) {
+    static const enum alarm_level levels[] = {ALARM_ERROR, ALARM_WARN, ALARM_INFO};
+    struct hub_view v;
+    hub_view(h, now, &v);
+    for (size_t i = 0; i < ARRAY_COUNT(levels); i++) {
+        struct walk w = {.visit = visit, .user = user, .level = levels[i]};
+        of_hub(&w, &v, x);
+        if (levels[i] == ALARM_WARN && !v.complete) of_members(&w, h, now, &v, x);
+    }
 }
 
 struct put {

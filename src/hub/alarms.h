@@ -19,7 +19,7 @@ struct alarm {
 };
 const char *alarm_level_name(enum alarm_level l); /* "info", "warn", "error" */
 
-/* Calls visit for each, the gravest kinds first. */
+/* Calls visit for each, errors first, then warnings. Of many silent sites the first are named. */
 void hub_alarms(const struct hub *h, time_ns now, const struct view_extra *x,
                 void (*visit)(void *user, const struct alarm *a), void *user);
 /* The member "alarms" of an object that the caller opened. */

@@ -130,6 +130,27 @@ TEST(hub_alarms_know_how_long_a_round_usually_lasts) {
     kit_close(&k);
 }
 
+TEST(hub_alarms_are_few_even_where_many_sites_are_silent) {
+    struct kit k;
+    struct hub_settings s = kit_settings(64, 1);
+    struct view_extra x = {.merges_failed = 1, .full = true};
+    char name[16];
+    s.sites_max = 100;
+    kit_open(&k, &s);
+    for (int i = 0; i < 90; i++) {
+        (void)snprintf(name, sizeof name, "s%02d", i);
+        (void)kit_join(&k, name, (uint8_t)(i + 1));
+    }
+    kit_wait(&k, KIT_TTL + 1);
+    const char *words = alarms_of(&k, &x);
+    assert_int_equal(strncmp(words, "disk_full:error: site_silent:warn:s00 ", 38), 0);
+    assert_non_null(strstr(words, "site_silent:warn:s19 site_silent:warn: no_live_site:warn: "));
+    const char *last = strstr(words, "merges_failed:info: ");
+    assert_non_null(last); /* what asks for least comes last */
+    assert_int_equal(strlen(last), 20);
+    kit_close(&k);
+}
+
 TEST(hub_alarms_know_an_agent_that_is_silent) {
     struct kit k;
     struct hub_settings s = kit_settings(64, 1);

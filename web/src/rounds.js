@@ -38,7 +38,7 @@ export class Rounds {
     const shown = this.shown = this.list.slice(-ROUNDS);
     const [c, width] = paper($("rounds"), HEIGHT), high = HEIGHT - FOOT - 6;
     const times = shown.map(parts), all = times.map((p) => p.reduce((a, b) => a + b, 0));
-    const top = nice(Math.max(...all, 0.001)), step = this.step = Math.min((width - LEFT - 4) / Math.max(shown.length, 1), 40);
+    const top = all.length ? nice(Math.max(...all, 0.001)) : 1, step = this.step = Math.min((width - LEFT - 4) / Math.max(shown.length, 1), 40);
     c.textAlign = "right";
     for (let k = 0; k <= 4; k++) {
       const y = 6 + high - k / 4 * high;
