@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* codec_parts.h - private to src/outer: the two codecs below one byte an element, which have a file each.
+/* codec_parts.h - private to src/outer: the two codecs below one byte an element, which have a file each, and
+ * what the files of the outer step share.
  *
  * A function named *_good judges outside bytes and must say yes before *_decode sees them; *_encode takes
  * what codec.c found to be finite and small enough. n is any count; only the last chunk of a vector may
@@ -64,6 +65,12 @@ void int4_decode(const uint8_t *in, size_t n, float *out);
 /* sum[i] += w * decoded[i] over whole blocks of a good payload, each operation rounded as in a decoding and a
  * weighted addition; only where CODEC_WIDE_HERE(). */
 void int4_add_wide(const uint8_t *in, size_t blocks, float w, float *sum);
+
+/* Parts stand in the order of their sites. */
+void outer_parts_check(const struct outer_part *parts, size_t count);
+/* sums[i] += c delta[i] with the factor of each element's tensor; the n elements begin at `at`. */
+void outer_radial_add(const struct outer_radial *r, size_t part, uint64_t at, const float *delta,
+                      size_t n, float *sums);
 
 uint64_t topk_bytes(uint64_t n);
 void topk_encode(const float *x, size_t n, uint8_t *out);

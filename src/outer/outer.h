@@ -21,8 +21,8 @@
  * Determinism: everything is fp32, contributions are summed in the order given (callers sort by
  * site id, then by contribution id), chunk by chunk, without fused multiply-add: equal bits on
  * every machine and for every thread count. Invariants
- *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64) whenever there is a fresh site; under
- *        the counting rule they are all 1.
+ *   (O1) weights of fresh sites sum to 1 (within 1 ulp of f64) whenever there is a fresh site; to the
+ *        round's share of arrivals under OUTER_DELAYED; under the counting rule they are all 1.
  *   (O2) no contribution, no change: theta and m keep their bits.
  *   (O3) the result does not depend on how the vector is cut into chunks. */
 #ifndef OUTER_OUTER_H
@@ -72,23 +72,63 @@ void delta_header_encode(const struct delta_header *h, uint8_t out[DELTA_HEADER_
 enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct delta_header *out,
                                     struct err *e) MUST_USE;
 
-/* ---- The outer step -------------------------------------------------------------------------- */
+/* ---- The outer step --------------------------------------------------------------------------
+ * Options, each for a whole run; rule.c has their equations.
+ *   OUTER_NESTEROV  the step above
+ *   OUTER_PLAIN     theta <- theta - D, the weights' mean (FedAvg, arXiv 1602.05629; local SGD); m = D is kept
+ *                   for its cosines alone. eta, mu, m_ref and h_ref have no effect
+ *   OUTER_DELAYED   delayed Nesterov (arXiv 2401.09135, c = 0), for rounds of few arrivals: with A fresh sites
+ *                   in the round and N = delay, theta moves by eta min(A/N, 1) D at once, and momentum acts only
+ *                   where N arrivals have come together since it last did
+ *   radial          D by radial-directional averaging, tensor by tensor (arXiv 2604.21428): outer_radial below.
+ *                   |D| does not shrink with the number of sites, so eta is not scaled by Meff
+ *   late_decay      a late delta that misses k versions has late_weight exp(-late_decay (k - 1)) (CGAD, arXiv
+ *                   2605.09126, without its gate)
+ *   last_mean       the round that ends the run is a plain mean, whatever the others were
+ *   ema             share that the mean of the global weights keeps in a round of phi = 1; 0: there is none */
+enum outer_kind { OUTER_NESTEROV = 0, OUTER_PLAIN = 1, OUTER_DELAYED = 2 };
 struct outer_rule {
-    double eta, mu, m_ref, h_ref, late_weight;
+    double eta, mu, m_ref, h_ref, late_weight, late_decay, ema;
+    enum outer_kind kind;
+    uint32_t delay; /* OUTER_DELAYED: N >= 1 */
+    bool radial, last_mean;
     bool
         sum; /* the counting rule: theta <- theta - sum of all deltas, late ones too; no momentum */
 };
-struct outer_rule outer_rule_default(void); /* 0.7, 0.9, 3, 30, 0.5, false */
+struct outer_rule outer_rule_default(void); /* 0.7, 0.9, 3, 30, 0.5, 0, 0; no option */
+/* NULL, or the field that is not valid with the others, and in *out_why what is wrong. For settings. */
+const char *outer_rule_misfit(const struct outer_rule *r, const char **out_why);
 
 struct outer_part { /* one contribution in a merge plan */
     uint32_t site;
     uint64_t tokens, steps;
-    bool late;
+    uint32_t late; /* versions of others that it misses; 0: fresh */
 };
 struct outer_params { /* the round's scalars; recorded in the journal, so replay needs no pow() */
     double eta_r, mu_r, kappa_r, phi, meff, sbar, tokens_fresh, tokens_late;
 };
-/* parts sorted by (site, contribution). Fills the scalars and out_weight[count]: for a fresh part
+struct
+    outer_past { /* what a round inherits; zero: the first one. outer_past_after says how it goes on */
+    double arrivals; /* fresh sites since momentum last acted (OUTER_DELAYED) */
+    double work;     /* sum of phi so far */
+    bool last;       /* the run ends with this round */
+    bool restart;    /* the first round after a return to an older version: m begins anew */
+};
+struct outer_round { /* all that the arithmetic of a round needs besides weights; recorded */
+    struct outer_params params;
+    bool radial;
+    bool keeps_ema;
+    double ema; /* the mean moves by this share towards the new theta */
+};
+/* parts sorted by (site, contribution); out_weight[count]. */
+void outer_round_compute(const struct outer_rule *r, const struct outer_past *past,
+                         const struct outer_part *parts, size_t count, struct outer_round *out,
+                         double *out_weight);
+/* Of recorded figures alone, so that a replay has the same: fresh_sites with tokens, not late. */
+struct outer_past outer_past_after(const struct outer_past *past, const struct outer_params *p,
+                                   uint32_t fresh_sites);
+
+/* The first two arguments of above with nothing inherited, and the scalars alone. Fills the scalars and out_weight[count]: for a fresh part
  * the factor of its delta in D (tokens of its SITE / N, for each of the site's deltas), for a late
  * part the whole factor lw/(N + L) that multiplies eta_r. A part without tokens has weight 0 and
  * no effect. With rule.sum every part with tokens weighs 1, and eta_r = 1, mu_r = kappa_r = 0. */
@@ -100,7 +140,9 @@ struct outer_merge { /* one merge in progress; feed chunks in order, each of <= 
     size_t parts_count;
     const struct outer_part *parts; /* borrowed */
     const double *weight;           /* borrowed */
-    float *scratch;                 /* one tile of sums, owned */
+    const struct outer_radial
+        *radial;    /* borrowed; NULL: a plain mean. Set it behind outer_merge_init */
+    float *scratch; /* one tile of sums, owned */
 };
 void outer_merge_init(struct outer_merge *g, const struct outer_params *p,
                       const struct outer_part *parts, const double *weight, size_t count);
@@ -108,6 +150,11 @@ void outer_merge_fini(struct outer_merge *g);
 /* theta[n] and m[n] are updated in place; delta[i][n] is part i's decoded chunk. */
 void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const float *const *delta,
                        size_t n);
+/* The same where g->radial is set: the chunk begins at element `at` of the vector. */
+void outer_merge_chunk_at(struct outer_merge *g, uint64_t at, float *theta, float *m,
+                          const float *const *delta, size_t n);
+/* mean += share (theta - mean); a share of 1 copies. */
+void outer_ema_chunk(float *mean, const float *theta, double share, size_t n);
 
 /* The same from coded deltas: coded[i] is part i's payload of these n elements (n a multiple of CODEC_UNIT
  * except at the end). They are opened tile by tile, so that the floats of a delta never leave the
@@ -125,6 +172,47 @@ void outer_room_fini(struct outer_room *r);
 enum brg_status outer_merge_coded(const struct outer_merge *g, float *theta, float *m,
                                   const uint8_t *const *coded, const enum codec *codecs, size_t n,
                                   struct outer_room *room, size_t *out_bad_part) MUST_USE;
+/* at: as outer_merge_chunk_at; a multiple of CODEC_UNIT. */
+enum brg_status outer_merge_coded_at(const struct outer_merge *g, uint64_t at, float *theta,
+                                     float *m, const uint8_t *const *coded,
+                                     const enum codec *codecs, size_t n, struct outer_room *room,
+                                     size_t *out_bad_part) MUST_USE;
+
+/* ---- Products of deltas, radial-directional averaging, cosines (radial.c) --------------------------
+ * gram[parts * parts] of the fresh parts, symmetric; sums in f64 in the order of the elements. */
+enum { OUTER_RADIAL_PARTS_MAX = 64 }; /* beyond: a plain mean, no cosines */
+void outer_gram_add(double *gram, const struct outer_part *parts, size_t count,
+                    const float *const *delta, size_t n);
+/* How the sites' deltas agree: out_cos[i], of part i's site to the weighted sum of the other sites; 0 where it
+ * cannot be told, and for late parts. Gives the mean over pairs of sites, in which each pair counts once. */
+double outer_cosines(const double *gram, const struct outer_part *parts, const double *weight,
+                     size_t count, double *out_cos);
+
+struct outer_span { /* one tensor: the elements from the end of the one before up to `end` */
+    uint64_t end;
+    bool plain; /* a plain mean all the same: embeddings */
+};
+/* Embedding or output table, by its name: what is averaged plainly. */
+bool outer_span_is_plain(const char *tensor_name);
+struct outer_radial {
+    size_t spans_count, parts_count;
+    const struct outer_span *spans; /* borrowed */
+    const struct outer_part *parts; /* borrowed */
+    const double *weight;           /* borrowed */
+    double *gram;                   /* [spans][parts * parts] */
+    float *factor;                  /* [spans][parts]: of each part's delta in D */
+};
+/* init; measure all elements once, in order, in pieces as of codecs; finish; then set outer_merge.radial.
+ * false: too many parts, use the plain mean. */
+bool outer_radial_init(struct outer_radial *r, const struct outer_span *spans, size_t spans_count,
+                       const struct outer_part *parts, const double *weight, size_t count) MUST_USE;
+void outer_radial_fini(struct outer_radial *r);
+void outer_radial_measure(struct outer_radial *r, uint64_t at, const float *const *delta, size_t n);
+enum brg_status outer_radial_measure_coded(struct outer_radial *r, uint64_t at,
+                                           const uint8_t *const *coded, const enum codec *codecs,
+                                           size_t n, struct outer_room *room, size_t *out_bad_part)
+    MUST_USE;
+void outer_radial_finish(struct outer_radial *r);
 
 /* ---- The way back: a version as an update on its parent (down.c has the equations) ------------- */
 /* theta: in theta*, out theta_{v+1}; e: n bf16, in e_v, out e_{v+1}; out[codec_bytes(c, n)]: the update's
@@ -162,6 +250,20 @@ double outer_adamw_bound(double lr_sum, double b1, double b2, double wd, double 
  * value, and five turns of the quintic leave none above 1.2024 (its maximum on [0, 1.21]; train/muon.c). */
 double outer_muon_bound(double lr_sum, double side, double wd, double theta_max);
 
+/* How far a delta's norm is from what its site is used to (EDiT, arXiv 2412.07210; alpha 0.02). What is
+ * followed is x = log(norm / mean rate) - 0.75 log(steps): a norm grows with steps^0.5 (noise) to steps^1
+ * (drift), so an unusual number of steps excuses up to a quarter of its logarithm either way. */
+enum { OUTER_NORMS_WARM = 50 }; /* contributions before it judges */
+struct outer_norms {
+    uint64_t count;
+    double mean, var, log_steps;
+};
+/* Standard deviations above (or below) the usual; 0 while it is warming up or where nothing can be said. */
+double outer_norms_z(const struct outer_norms *s, double norm, double lr_sum, double steps);
+/* Takes an accepted delta in. One that lies OUTER_NORMS_NEW away or more begins the statistics anew. */
+#define OUTER_NORMS_NEW 4.0
+void outer_norms_add(struct outer_norms *s, double norm, double lr_sum, double steps);
+
 /* ---- The learning-rate schedule: a function of committed tokens, the same for every site ----- */
 enum schedule_kind { SCHEDULE_COSINE = 1, SCHEDULE_WSD = 2, SCHEDULE_CONSTANT = 3 };
 struct schedule {
@@ -171,5 +273,13 @@ struct schedule {
     double decay_share; /* WSD: the last share of tokens that decays linearly */
 };
 double schedule_lr(const struct schedule *s, double tokens);
+
+/* H as a ramp at the start of a run: from steps_first to steps over the first `share` of the tokens, in a
+ * straight line, rounded to nearest. share 0 or steps_first >= steps: always steps. */
+struct schedule_steps {
+    uint64_t steps, steps_first;
+    double share, tokens_total;
+};
+uint64_t schedule_steps_at(const struct schedule_steps *s, double tokens);
 
 #endif

@@ -43,3 +43,11 @@ double schedule_lr(const struct schedule *s, double tokens) {
     double warm = s->tokens_warmup > 0 ? clamp01(tokens / s->tokens_warmup) : 1;
     return s->lr * warm * share_at(s, tokens);
 }
+
+uint64_t schedule_steps_at(const struct schedule_steps *s, double tokens) {
+    double span = s->share * s->tokens_total;
+    if (!(span > 0) || s->steps_first >= s->steps || tokens >= span) return s->steps;
+    if (!(tokens > 0)) tokens = 0;
+    double more = (double)(s->steps - s->steps_first) * tokens / span;
+    return s->steps_first + (uint64_t)(more + 0.5);
+}

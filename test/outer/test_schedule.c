@@ -62,3 +62,21 @@ TEST(schedule_is_sane_at_its_ends) {
     s.tokens_warmup = s.tokens_total; /* nothing left after the warm-up */
     assert_true(isfinite(schedule_lr(&s, 100)));
 }
+
+TEST(schedule_steps_ramp_from_the_first_to_the_full_number) {
+    const struct schedule_steps s = {
+        .steps = 30, .steps_first = 5, .share = 0.1, .tokens_total = 1000};
+    assert_int_equal(schedule_steps_at(&s, 0), 5);
+    assert_int_equal(schedule_steps_at(&s, -3), 5);
+    assert_int_equal(schedule_steps_at(&s, 50), 18); /* 17.5, to nearest */
+    assert_int_equal(schedule_steps_at(&s, 100), 30);
+    assert_int_equal(schedule_steps_at(&s, 1e9), 30);
+    uint64_t before = 0;
+    for (double t = 0; t <= 120; t += 0.5) {
+        uint64_t now = schedule_steps_at(&s, t);
+        assert_true(now >= before);
+        before = now;
+    }
+    const struct schedule_steps none = {.steps = 30, .steps_first = 5, .tokens_total = 1000};
+    assert_int_equal(schedule_steps_at(&none, 0), 30);
+}
