@@ -497,6 +497,8 @@ static void on_record(struct sim *m, const struct hub_record *r) {
     case RECORD_DOWN: sim_fail(m, "updates, where versions go whole");
     case RECORD_REBUILD:
     case RECORD_LEDGER: sim_fail(m, "a run that was never lost is brought back");
+    case RECORD_STEP:
+    case RECORD_EVAL: sim_fail(m, "a mean of weights, or a held-out loss, where there is none");
     case RECORD_REPORT:
     case RECORD_ORDER: break; /* placement: no position moves */
     case RECORD_HOLD:

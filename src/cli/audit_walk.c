@@ -714,6 +714,39 @@ static void walk_down(struct audit *a, struct reader *r) {
     if (codec > 5) audit_finding(a, "an update codec %u that is not known", codec);
 }
 
+/* What the next merge computed, and how its sites agreed: no position depends on it. */
+static void walk_step(struct audit *a, struct reader *r) {
+    uint64_t version = get_u64(r);
+    bool radial = get_flag(r), keeps = get_flag(r);
+    double ema = get_f64(r), mean = get_f64(r);
+    uint32_t count = get_list(r, 64);
+    for (uint32_t i = 0; i < count && r->ok; i++) {
+        uint32_t site = get_u32(r);
+        if (site == 0 || site > a->sites_count) audit_finding(a, "a cosine of an unknown site");
+        if (!(get_f64(r) <= 1)) audit_finding(a, "a cosine above 1");
+    }
+    (void)radial;
+    if (version != a->version_next)
+        audit_finding(a, "a step of version %llu, which is not the next one",
+                      (unsigned long long)version);
+    if (!(ema >= 0 && ema <= 1) || (ema > 0 && !keeps) || !(mean <= 1))
+        audit_finding(a, "a step with a share that is none");
+}
+
+static void walk_eval(struct audit *a, struct reader *r) {
+    uint64_t version = get_u64(r);
+    double loss = get_f64(r);
+    bool back = get_flag(r);
+    uint64_t to = get_u64(r);
+    if (!r->ok) return;
+    if (!(loss > 0)) audit_finding(a, "a held-out loss that is none");
+    if (!audit_is_ancestor(a, version))
+        audit_finding(a, "a loss of version %llu, which is not in the head's ancestry",
+                      (unsigned long long)version);
+    if (back && (to >= version || !audit_is_ancestor(a, to)))
+        audit_finding(a, "a return to version %llu, which is no ancestor", (unsigned long long)to);
+}
+
 enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const void *body,
                              size_t n, struct err *e) {
     static void (*const walks[])(struct audit *, struct reader *) = {
@@ -721,7 +754,7 @@ enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const
         walk_grant, walk_reclaim,       walk_stage,        walk_reject,       walk_discard,
         walk_merge, walk_seal,          walk_leave,        walk_rollback,     walk_quarantine,
         walk_hold,  audit_walk_rebuild, audit_walk_ledger, audit_walk_report, audit_walk_order,
-        walk_down};
+        walk_down,  walk_step,          walk_eval};
     struct reader r = reader_of(body, n);
     a->seq = seq;
     (void)get_u64(&r); /* wall clock: for people */

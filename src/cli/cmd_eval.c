@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cmd_eval.c - beringia eval: the loss of a model, of a directory in Hugging Face's form or of a run's
  * version, over a data set's held-out samples or over the token ids of a file. */
+#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <jansson.h>
 
 #include "base/os.h"
+#include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/source.h"
 #include "hub/heldout.h"
@@ -22,6 +25,7 @@ static const char HELP[] =
     "\n"
     "  beringia eval RUN|DIR --data DIR [options]\n"
     "  beringia eval RUN|DIR --ids FILE [options]\n"
+    "  beringia eval RUN --data DIR --watch [--poll 2s] [options]\n"
     "\n"
     "  RUN             directory of a run; its head unless --version says which\n"
     "  DIR             directory with config.json and safetensors weights, one file or shards\n"
@@ -30,6 +34,13 @@ static const char HELP[] =
     "  --seq-len T     of --ids: predictions in a piece; the pieces overlap by one id\n"
     "                  (default: all of the file in one piece)\n"
     "  --version V     version of the run, or head\n"
+    "  --ema           the mean of its weights instead, in a run that keeps one (outer.ema)\n"
+    "  --watch         each new version, beside the hub on the hub's machine; noted as by "
+    "--record, "
+    "and\n"
+    "                  told to the hub, which goes back where the loss rose by more than\n"
+    "                  outer.loss_jump; ends with the run\n"
+    "  --poll D        with --watch: time between two looks (default 2s)\n"
     "  --batch N       samples at a time (default 8); more memory, not other numbers\n"
     "  --threads N     worker threads (default: the processors of this process)\n"
     "  --json          one JSON object instead of text\n"
@@ -51,7 +62,8 @@ static const char HELP[] =
 enum { IDS_BYTES_MAX = 1 << 30 };
 struct eval_args {
     const char *dir, *data, *ids, *version;
-    bool json, record, follow;
+    bool json, record, follow, ema, watch;
+    time_ns poll;
     uint32_t batch, threads, seq_len, every;
 };
 
@@ -137,6 +149,7 @@ static enum brg_status load(const struct eval_args *a, const struct model_source
     struct trainer_options o = {
         .model = c, .seq_len = seq_len, .batch_max = a->batch, .threads = a->threads};
     TRY(trainer_create(&o, t, e));
+    if (a->ema) return cli_ema_load(s, trainer_parameters(*t), trainer_theta(*t), e);
     return model_load_weights(s->weights, c, trainer_theta(*t), e);
 }
 
@@ -168,6 +181,100 @@ static enum brg_status follow(const struct eval_args *a, struct trainer *t, stru
         TRY(record(&s, &r, e));
         last = s.version;
     }
+}
+
+/* ---- Beside a hub ---------------------------------------------------------------------------------- */
+enum { ANSWER_MAX = 64 << 20, HUB_TRIES = 30 };
+struct standing { /* of the run: what is to be measured */
+    uint64_t head;
+    bool measured, complete;
+};
+
+static enum brg_status ask_standing(const char *run, struct standing *out, struct err *e) {
+    char url[400];
+    size_t i;
+    json_t *v;
+    AUTO_BUF struct buf b = {.bytes_max = ANSWER_MAX};
+    TRY(cli_hub_url(run, url, sizeof url, e));
+    TRY(cli_hub_get(url, "/v1/status", &b, e));
+    json_t *o = json_loadb((const char *)b.data, b.bytes_count, 0, NULL);
+    if (!json_is_integer(json_object_get(o, "head"))) {
+        json_decref(o);
+        return err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
+    }
+    json_int_t head = json_integer_value(json_object_get(o, "head"));
+    *out = (struct standing){.head = (uint64_t)head,
+                             .complete = json_is_true(json_object_get(o, "complete"))};
+    json_array_foreach(json_object_get(o, "versions"), i,
+                       v) if (json_integer_value(json_object_get(v, "version")) == head)
+        out->measured = json_number_value(json_object_get(v, "heldout")) > 0;
+    json_decref(o);
+    return BRG_OK;
+}
+
+/* What the hub says against it is no reason to end: the version may have been rolled away meanwhile. */
+static enum brg_status tell_hub(const char *run, uint64_t version, double loss, struct err *e) {
+    char url[400], json[128];
+    AUTO_BUF struct buf b = {.bytes_max = ANSWER_MAX};
+    (void)snprintf(json, sizeof json, "{\"version\":%llu,\"loss\":%.17g}",
+                   (unsigned long long)version, loss);
+    TRY(cli_hub_url(run, url, sizeof url, e));
+    enum brg_status s = cli_hub_post(url, "/v1/operator/evaluated", json, &b, e);
+    if (s != BRG_E_REFUSED) return s;
+    fprintf(stderr, "beringia eval: %s\n", e->text);
+    return BRG_OK;
+}
+
+static enum brg_status measure(const struct eval_args *a, const struct model_config *c,
+                               struct trainer *t, struct dataset *d, uint64_t version,
+                               struct err *e) {
+    struct model_source s = {0};
+    struct eval_result r;
+    char number[24];
+    (void)snprintf(number, sizeof number, "%llu", (unsigned long long)version);
+    TRY(cli_model_source(a->dir, number, &s, e));
+    TRY(model_load_weights(s.weights, c, trainer_theta(t), e));
+    TRY(eval_heldout(t, d, &r, e));
+    TRY(record(&s, &r, e));
+    if (a->json)
+        show_json(&s, &r, 0);
+    else
+        printf("version %llu  loss %.6f  perplexity %.4f\n", (unsigned long long)version, r.nll,
+               r.perplexity);
+    (void)fflush(stdout);
+    return tell_hub(a->dir, version, r.nll, e);
+}
+
+static enum brg_status watch(const struct eval_args *a, const struct model_config *c,
+                             struct trainer *t, struct dataset *d, struct err *e) {
+    struct standing at = {0};
+    struct timespec nap = {.tv_sec = a->poll / NS_PER_S, .tv_nsec = a->poll % NS_PER_S};
+    for (int tries = 0;; nanosleep(&nap, NULL)) {
+        enum brg_status s = ask_standing(a->dir, &at, e);
+        if (s == BRG_OK && !at.measured)
+            s = measure(a, c, t, d, at.head, e);
+        else if (s == BRG_OK && at.complete)
+            return BRG_OK;
+        /* A hub that restarts is waited for; a version that was just dropped has a successor. */
+        if (s != BRG_OK && s != BRG_E_NET && s != BRG_E_MISSING) return s;
+        tries = s == BRG_OK ? 0 : tries + 1;
+        if (tries > HUB_TRIES) return s;
+    }
+}
+
+static enum brg_status watch_run(const struct eval_args *a, struct trainer **t, struct dataset **d,
+                                 struct err *e) {
+    struct model_config c;
+    char path[OS_PATH_MAX];
+    if (strlen(a->dir) >= sizeof path - 64)
+        return err_set(e, BRG_E_USAGE, "%.100s...: the path is too long", a->dir);
+    CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
+    TRY(model_config_load(os_path(path, a->dir, "model.json"), &c, e));
+    TRY(data_open(a->data, false, d, e));
+    struct trainer_options o = {
+        .model = &c, .seq_len = data_seq_len(*d), .batch_max = a->batch, .threads = a->threads};
+    TRY(trainer_create(&o, t, e));
+    return watch(a, &c, *t, *d, e);
 }
 
 static enum brg_status evaluate(struct eval_args *a, struct trainer **t, struct dataset **d,
@@ -232,6 +339,9 @@ enum {
     OPT_JSON,
     OPT_RECORD,
     OPT_FOLLOW,
+    OPT_EMA,
+    OPT_WATCH,
+    OPT_POLL,
     OPT_EVERY,
     OPT_HELP
 };
@@ -245,13 +355,16 @@ static const struct option OPTIONS[] = {
     {"json", no_argument, NULL, OPT_JSON},
     {"record", no_argument, NULL, OPT_RECORD},
     {"follow", no_argument, NULL, OPT_FOLLOW},
+    {"ema", no_argument, NULL, OPT_EMA},
+    {"watch", no_argument, NULL, OPT_WATCH},
+    {"poll", required_argument, NULL, OPT_POLL},
     {"every", required_argument, NULL, OPT_EVERY},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
 
 int cmd_eval(int argc, char **argv) {
-    struct eval_args a = {.batch = 8, .every = 1};
+    struct eval_args a = {.batch = 8, .every = 1, .poll = 2 * NS_PER_S};
     struct trainer *t = NULL;
     struct dataset *d = NULL;
     struct err e = {0};
@@ -280,6 +393,11 @@ int cmd_eval(int argc, char **argv) {
         case OPT_EVERY:
             if (!parse_count(optarg, 1 << 30, &a.every))
                 return usage("--every: no number in 1..1073741824:", optarg);
+        case OPT_EMA: a.ema = true; break;
+        case OPT_WATCH: a.watch = true; break;
+        case OPT_POLL:
+            if (!parse_duration(optarg, &a.poll) || a.poll < 10 * NS_PER_MS)
+                return usage("--poll: no time of 10ms or more, such as 2s:", optarg);
             break;
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
@@ -289,11 +407,14 @@ int cmd_eval(int argc, char **argv) {
     if (optind + 1 != argc) return usage("name one run or model directory", "");
     if (!a.data == !a.ids) return usage("want either --data DIR or --ids FILE", "");
     if (a.seq_len && !a.ids) return usage("--seq-len goes with --ids; a data set has its own", "");
-    if (a.record && !a.data) return usage("--record goes with --data", "");
     if (a.follow && (!a.record || a.version))
         return usage("--follow goes with --record, and without --version", "");
+    if (a.record && (!a.data || a.ema))
+        return usage("--record goes with --data, and not with --ema", "");
+    if (a.watch && (a.ids || a.version || a.ema || a.follow))
+        return usage("--watch measures each version of a run over --data DIR alone", "");
     a.dir = argv[optind];
-    enum brg_status s = evaluate(&a, &t, &d, &e);
+    enum brg_status s = a.watch ? watch_run(&a, &t, &d, &e) : evaluate(&a, &t, &d, &e);
     trainer_destroy(t);
     if (d) data_close(d);
     return s == BRG_OK ? BRG_OK : fail(&e);

@@ -23,6 +23,7 @@ static const char HELP[] =
     "  RUN               directory of a run; its hub may be running\n"
     "  DIR               a model directory: of beringia train, or from Hugging Face (safetensors)\n"
     "  --version V       version of the run, or head (default)\n"
+    "  --ema             the mean of its weights instead, in a run that keeps one (outer.ema)\n"
     "  --out OUT         directory to make; with gguf also a file, where OUT ends in .gguf\n"
     "  --format F        hf (default): safetensors, config.json, generation_config.json,\n"
     "                    tokenizer.json, as Hugging Face's transformers and others read them;\n"
@@ -32,7 +33,8 @@ static const char HELP[] =
     "                    are powers of 1024\n"
     "\n"
     "Memory does not grow with the model. A run's weights are checked against the hash that their\n"
-    "checkpoint names. OUT must be absent (or an empty directory); nothing is replaced. The "
+    "checkpoint names (not with --ema). OUT must be absent (or an empty directory); nothing is "
+    "replaced. The "
     "tokenizer of\n"
     "plain bytes is written as a tokenizer.json without merges, which gives the same ids.\n"
     "\n"
@@ -44,7 +46,7 @@ static const char HELP[] =
 enum { TOKENIZER_BYTES_MAX = 256 << 20, SMALL_BYTES_MAX = 16 << 20 };
 struct args {
     const char *dir, *version, *out;
-    bool gguf;
+    bool gguf, ema;
     enum tensor_type type;
     uint64_t shard_bytes;
 };
@@ -102,6 +104,7 @@ static void table_of_own(struct work *w) {
 
 static enum brg_status load_weights(struct work *w, struct err *e) {
     TRY(tensor_set_open(w->source.weights, &w->set, e));
+    if (w->args->ema) TRY(cli_ema_set(&w->source, &w->set, e));
     if (w->own_model) {
         table_of_own(w);
         return BRG_OK;
@@ -262,8 +265,9 @@ static enum brg_status sync_parent(const char *out, struct err *e) {
 static void tell(const struct work *w) {
     uint64_t parameters = 0;
     for (size_t i = 0; i < w->table.count; i++) parameters += w->table.v[i].elements;
-    printf("model      %s%s%s, %llu parameters as %s\n", w->name, w->source.run ? ", version " : "",
-           w->source.run ? w->version : "", (unsigned long long)parameters,
+    printf("model      %s%s%s%s, %llu parameters as %s\n", w->name,
+           w->source.run ? ", version " : "", w->source.run ? w->version : "",
+           w->args->ema ? ", mean of its weights" : "", (unsigned long long)parameters,
            tensor_type_name(w->args->type));
     printf("weights    %llu file(s), %llu bytes%s\n", (unsigned long long)w->x.files_count,
            (unsigned long long)w->x.data_bytes,
@@ -283,14 +287,12 @@ static enum brg_status run(struct work *w, struct err *e) {
 }
 
 /* ---- The command line ------------------------------------------------------------------------ */
-enum { OPT_VERSION = 1, OPT_OUT, OPT_FORMAT, OPT_DTYPE, OPT_SHARD_SIZE, OPT_HELP };
-static const struct option options[] = {{"version", 1, NULL, OPT_VERSION},
-                                        {"out", 1, NULL, OPT_OUT},
-                                        {"format", 1, NULL, OPT_FORMAT},
-                                        {"dtype", 1, NULL, OPT_DTYPE},
-                                        {"shard-size", 1, NULL, OPT_SHARD_SIZE},
-                                        {"help", 0, NULL, OPT_HELP},
-                                        {NULL, 0, NULL, 0}};
+enum { OPT_VERSION = 1, OPT_EMA, OPT_OUT, OPT_FORMAT, OPT_DTYPE, OPT_SHARD_SIZE, OPT_HELP };
+static const struct option options[] = {
+    {"version", 1, NULL, OPT_VERSION}, {"ema", 0, NULL, OPT_EMA},
+    {"out", 1, NULL, OPT_OUT},         {"format", 1, NULL, OPT_FORMAT},
+    {"dtype", 1, NULL, OPT_DTYPE},     {"shard-size", 1, NULL, OPT_SHARD_SIZE},
+    {"help", 0, NULL, OPT_HELP},       {NULL, 0, NULL, 0}};
 
 static bool take_type(const char *s, enum tensor_type *out) {
     if (strcmp(s, "f32") == 0)
@@ -310,6 +312,7 @@ static int read_options(int argc, char **argv, struct args *a) {
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
         case OPT_VERSION: a->version = optarg; break;
+        case OPT_EMA: a->ema = true; break;
         case OPT_OUT: a->out = optarg; break;
         case OPT_FORMAT:
             a->gguf = strcmp(optarg, "gguf") == 0;

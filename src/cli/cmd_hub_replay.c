@@ -45,7 +45,8 @@ struct replay {
     uint64_t kept[ROLLBACKS_MAX]; /* versions that a rollback goes back to */
     size_t kept_count;
     uint64_t unequal, first_unequal;
-    enum codec down; /* of the updates, as of the record that is being read */
+    struct record_step step; /* the record before, if it was a STEP; else version 0 */
+    enum codec down;         /* of the updates, as of the record that is being read */
     struct hash theta;
 };
 
@@ -84,8 +85,10 @@ static enum brg_status take_parts(struct replay *x, const struct record_merge *m
         const struct audit_delta *d = audit_delta_find(&x->audit, &m->parts[i].did);
         if (d == NULL) return err_set(e, BRG_E_JOURNAL, "a merged contribution was never staged");
         if (d->tokens == 0) continue;
-        parts[count].part = (struct outer_part){
-            .site = d->site, .tokens = d->tokens, .steps = d->steps, .late = m->parts[i].late};
+        parts[count].part = (struct outer_part){.site = d->site,
+                                                .tokens = d->tokens,
+                                                .steps = d->steps,
+                                                .late = m->parts[i].late ? 1 : 0};
         parts[count].blob = d->blob;
         blobs_path(x->blobs, &d->blob, parts[count].path);
         weight[count++] = m->parts[i].weight;
@@ -125,6 +128,11 @@ static enum brg_status merge_again(struct replay *x, const struct record_merge *
                                        .sbar = m->sbar,
                                        .tokens_fresh = m->tokens_fresh,
                                        .tokens_late = m->tokens_late};
+    if (x->step.version == m->version) {
+        job.radial = x->step.radial;
+        job.keeps_ema = x->step.keeps_ema;
+        job.ema = x->step.ema;
+    }
     job.head = (struct checkpoint_head){.table = &c.table,
                                         .model_json = x->dir.model_json,
                                         .run = x->dir.facts.run,
@@ -171,13 +179,19 @@ static enum brg_status visit(void *user, const struct record *r, struct err *e) 
     struct hub_record rec;
     TRY(hub_apply(x->hub, r->seq, r->kind, r->body, r->bytes, e));
     TRY(audit_record(&x->audit, r->seq, r->kind, r->body, r->bytes, e));
-    if (r->kind != RECORD_MERGE && r->kind != RECORD_DOWN) return BRG_OK;
+    if (r->kind != RECORD_MERGE) x->step.version = 0;
+    if (r->kind != RECORD_MERGE && r->kind != RECORD_DOWN && r->kind != RECORD_STEP) return BRG_OK;
     TRY(hub_record_decode(r->kind, r->body, r->bytes, &rec, e));
     if (r->kind == RECORD_DOWN) {
         x->down = (enum codec)rec.u.down.codec;
         return BRG_OK;
     }
+    if (r->kind == RECORD_STEP) {
+        x->step = rec.u.step;
+        return BRG_OK;
+    }
     enum brg_status s = replay_merge(x, &rec.u.merge, e);
+    x->step.version = 0;
     hub_record_fini(&rec);
     return s;
 }

@@ -162,6 +162,24 @@ static void put_merge(struct line *l, const struct record_merge *r) {
     buf_u8(l->b, ']');
 }
 
+static void put_step(struct line *l, const struct record_step *r) {
+    u64(l, "version", r->version);
+    json_member_bool(l->b, &l->first, "radial", r->radial);
+    json_member_bool(l->b, &l->first, "keeps_ema", r->keeps_ema);
+    f64(l, "ema", r->ema);
+    f64(l, "cos_mean", r->cos_mean);
+    json_key(l->b, &l->first, "sites");
+    buf_u8(l->b, '[');
+    for (uint32_t i = 0; i < r->sites_count; i++) {
+        struct line site = {l->b, true};
+        buf_printf(l->b, i > 0 ? ",{" : "{");
+        u64(&site, "site", r->sites[i].site);
+        f64(&site, "cos", r->sites[i].cos);
+        buf_u8(l->b, '}');
+    }
+    buf_u8(l->b, ']');
+}
+
 static void put_report(struct line *l, const struct record_report *r) {
     text(l, "site", r->site);
     json_key(l->b, &l->first, "items");
@@ -239,6 +257,11 @@ static void put_run_records(struct line *l, const struct hub_record *r) {
         u64(l, "version", r->u.rollback.version);
         u64(l, "versions_next", r->u.rollback.versions_next);
         u64(l, "term", r->u.rollback.term);
+    } else if (r->kind == RECORD_EVAL) {
+        u64(l, "version", r->u.eval.version);
+        f64(l, "loss", r->u.eval.loss);
+        json_member_bool(l->b, &l->first, "back", r->u.eval.back);
+        u64(l, "to", r->u.eval.to);
     } else if (r->kind == RECORD_QUARANTINE) {
         u64(l, "epoch", r->u.quarantine.epoch);
         ranges(l, &r->u.quarantine.range, 1);
@@ -275,6 +298,8 @@ static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, co
         put_reject(&l, &r.u.reject);
     else if (kind == RECORD_MERGE)
         put_merge(&l, &r.u.merge);
+    else if (kind == RECORD_STEP)
+        put_step(&l, &r.u.step);
     else if (kind == RECORD_REPORT)
         put_report(&l, &r.u.report);
     else if (kind == RECORD_ORDER)

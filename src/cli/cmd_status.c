@@ -107,6 +107,20 @@ static void show_loss(const json_t *o, FILE *to) {
         fputs(bars[high > low ? (size_t)((v[i] - low) / (high - low) * 7) : 0], to);
 }
 
+/* Of the newest version that somebody has measured, and how well the sites agreed in the newest round. */
+static void show_health(const json_t *o, FILE *to) {
+    const json_t *versions = json_object_get(o, "versions");
+    size_t n = json_array_size(versions);
+    double cos = n > 0 ? number(json_array_get(versions, n - 1), "cos_sites") : 0;
+    for (size_t i = n; i-- > 0;) {
+        const json_t *v = json_array_get(versions, i);
+        if (number(v, "heldout") <= 0) continue;
+        fprintf(to, "  held out %.4f (version %.0f)", number(v, "heldout"), number(v, "version"));
+        break;
+    }
+    if (cos != 0) fprintf(to, "  sites agree %.3f", cos);
+}
+
 static void show_site(const json_t *site, bool colour, FILE *to) {
     char a[16], b[16], ago[24];
     bool joined = truth(site, "joined"), live = joined && truth(site, "live");
@@ -169,6 +183,7 @@ static void show(const json_t *o, bool colour, FILE *to) {
             truth(o, "held") ? "HELD (a site has seen more) " : "",
             truth(o, "full") ? "DISK FULL " : "");
     show_loss(o, to);
+    show_health(o, to);
     fprintf(to,
             "\npositions: merged %.0f, staged %.0f, leased %.0f, available %.0f, skipped %.0f, "
             "quarantined "

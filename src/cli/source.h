@@ -4,6 +4,7 @@
 #define CLI_SOURCE_H
 
 #include "base/os.h"
+#include "store/store.h"
 
 struct model_source {
     bool run;                  /* else a directory with config.json */
@@ -18,5 +19,12 @@ struct model_source {
  * without its journal it is the newest version there. The hub may be running. */
 enum brg_status cli_model_source(const char *dir, const char *version, struct model_source *out,
                                  struct err *e) MUST_USE;
+
+/* The mean of the weights (outer.ema) of a run's version, in place of its weights. Into theta, P floats in model order;
+ * and as a set in which the parameters' names stand at the mean's places. E_MISSING: the run keeps none. */
+enum brg_status cli_ema_load(const struct model_source *s, uint64_t parameters, float *theta,
+                             struct err *e) MUST_USE;
+enum brg_status cli_ema_set(const struct model_source *s, struct tensor_set *set, struct err *e)
+    MUST_USE;
 
 #endif

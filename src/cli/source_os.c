@@ -5,6 +5,7 @@
  * while, and just after a merge the name may not be made yet. So the journal is asked, and the blob is
  * taken where the name is missing. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <string.h>
 
 #include "cli/audit.h"
@@ -95,4 +96,48 @@ enum brg_status cli_model_source(const char *dir, const char *version, struct mo
     }
     os_path(out->config, dir, "model.json");
     return find_version(version, out, e);
+}
+
+/* ---- The mean of the weights ------------------------------------------------------------------------ */
+static enum brg_status ema_open(const struct model_source *s, struct checkpoint *out,
+                                struct err *e) {
+    if (!s->run)
+        return err_set(e, BRG_E_USAGE, "%s is not a run (it has no versions/): leave --ema out",
+                       s->dir);
+    TRY(checkpoint_open(s->weights, out, e));
+    if (out->ema_offset > 0) return BRG_OK;
+    checkpoint_fini(out);
+    return err_set(e, BRG_E_MISSING,
+                   "%s: has no mean of the weights (outer.ema); set outer.ema in run.yaml for the "
+                   "versions to come",
+                   s->weights);
+}
+
+enum brg_status cli_ema_load(const struct model_source *s, uint64_t parameters, float *theta,
+                             struct err *e) {
+    struct checkpoint c;
+    memset(&c, 0, sizeof c);
+    TRY(ema_open(s, &c, e));
+    uint64_t at = c.ema_offset, elements = c.elements;
+    checkpoint_fini(&c);
+    if (elements != parameters)
+        return err_set(e, BRG_E_CHECKPOINT, "%s: is of another model", s->weights);
+    AUTO_CLOSE int fd = open(s->weights, O_RDONLY | O_CLOEXEC);
+    return os_pread_all(fd, theta, elements * sizeof *theta, at, s->weights, e);
+}
+
+/* The set's hash of theta is not that of the mean: it goes. */
+enum brg_status cli_ema_set(const struct model_source *s, struct tensor_set *set, struct err *e) {
+    struct checkpoint c;
+    memset(&c, 0, sizeof c);
+    TRY(ema_open(s, &c, e));
+    uint64_t shift = c.ema_offset - c.theta_offset;
+    checkpoint_fini(&c);
+    CHECK(set->files_count == 1);
+    struct tensors *t = &set->files[0].table;
+    for (size_t i = 0; i < t->count; i++)
+        if (!checkpoint_own_tensor(t->v[i].name)) t->v[i].offset += shift;
+    buf_reset(&t->meta);
+    buf_put(&t->meta, "{}", 2);
+    return BRG_OK;
 }

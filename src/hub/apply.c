@@ -185,6 +185,7 @@ static const char *apply_join(struct hub *h, const struct record_join *r) {
     s->boot = r->boot;
     s->joined = true;
     s->req_last = 0;
+    if (r->kept_count == 0) s->norms = (struct outer_norms){0}; /* its optimizer may begin cold */
     for (uint32_t i = 0; i < r->kept_count; i++) {
         enum lease_fault f = ledger_keep(h->ledger, r->kept[i], r->inc);
         if (f != LEASE_FINE) return lease_fault_text(f);
@@ -329,6 +330,7 @@ static const char *apply_stage(struct hub *h, const struct record_stage *r) {
     if (r->tokens > 0) {
         s->last_tokens = r->tokens;
         s->last_steps = r->steps;
+        outer_norms_add(&s->norms, r->norm, r->lr_sum, (double)r->steps);
     }
     return NULL;
 }
@@ -365,7 +367,7 @@ static const char *apply_discard(struct hub *h, const struct record_discard *r) 
 /* What the version's row says about its contributions; NULL where one is not staged. */
 static const char *merge_sum(struct hub *h, const struct record_merge *r, struct hub_version *out) {
     double tokens = 0, loss = 0, norm = 0, cos = 0;
-    uint32_t last_site = 0;
+    uint32_t last_site = 0, fresh_site = 0, fresh = 0;
     const struct delta *before = NULL;
     for (uint32_t i = 0; i < r->parts_count; i++) {
         const struct delta *d = ledger_delta_find(h->ledger, &r->parts[i].did);
@@ -380,6 +382,10 @@ static const char *merge_sum(struct hub *h, const struct record_merge *r, struct
         out->v.parts++;
         if (d->site != last_site) out->v.sites++;
         last_site = d->site;
+        if (!r->parts[i].late && d->site != fresh_site) {
+            fresh_site = d->site;
+            fresh++;
+        }
         double n = (double)info->tokens;
         tokens += n;
         loss += n * info->loss;
@@ -387,6 +393,8 @@ static const char *merge_sum(struct hub *h, const struct record_merge *r, struct
         cos += n * info->cos_m;
     }
     out->only_site = out->v.sites == 1 ? last_site : 0;
+    const struct outer_params scalars = {.kappa_r = r->kappa_r, .phi = r->phi};
+    out->past = outer_past_after(&h->versions[h->head].past, &scalars, fresh);
     if (tokens > 0) {
         out->v.loss = loss / tokens;
         out->v.norm = norm / tokens;
@@ -412,6 +420,15 @@ static const char *apply_merge(struct hub *h, const struct record_merge *r, time
                             .on_branch = true};
     const char *wrong = merge_sum(h, r, &v);
     if (wrong) return wrong;
+    bool told = h->step.version > 0;
+    CHECK(!told || h->step.version == r->version); /* H22 */
+    if (told) {
+        v.v.cos_sites = h->step.cos_mean;
+        v.v.radial = h->step.radial;
+        v.v.has_ema = h->step.keeps_ema;
+    }
+    for (uint32_t i = 0; told && i < h->step.sites_count; i++)
+        h->sites[h->step.sites[i].site].cos_others = h->step.sites[i].cos;
     v.v.tokens += h->versions[h->head].v.tokens;
     if (v.v.tokens != r->tokens_after) return "tokens that do not add up"; /* H3 */
     AUTO_FREE struct id128 *dids = mem_alloc(r->parts_count, sizeof *dids);
@@ -481,6 +498,8 @@ static const char *apply(struct hub *h, const struct hub_record *r) {
     case RECORD_REJECT: return apply_reject(h, &r->u.reject);
     case RECORD_DISCARD: return apply_discard(h, &r->u.discard);
     case RECORD_MERGE: return apply_merge(h, &r->u.merge, r->wall);
+    case RECORD_STEP: return hub_apply_step(h, &r->u.step);
+    case RECORD_EVAL: return hub_apply_eval(h, &r->u.eval);
     case RECORD_SEAL: return apply_seal(h, &r->u.seal);
     case RECORD_LEAVE: return apply_leave(h, &r->u.leave);
     case RECORD_ROLLBACK: return apply_rollback(h, &r->u.rollback);
@@ -512,6 +531,7 @@ enum brg_status hub_apply(struct hub *h, uint64_t seq, uint16_t kind, const void
                         : kind != RECORD_LEDGER && h->import_bytes > 0
                             ? "a record before the ledger is whole"
                             : apply(h, &r);
+    if (kind != RECORD_STEP) h->step.version = 0; /* it speaks of the next record alone */
     hub_record_fini(&r);
     if (wrong)
         return err_set(e, BRG_E_JOURNAL,

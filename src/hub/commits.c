@@ -326,9 +326,10 @@ static void stage(struct hub *h, uint32_t site, const struct wire_commit *c, str
     hub_note(
         h,
         "lvl=info ev=staged site=%s did=%s base=%llu tokens=%llu steps=%llu loss=%.4f norm=%.4g "
-        "cos=%.3f",
+        "z=%.2f cos=%.3f",
         h->sites[site].name, hex, (unsigned long long)c->base, (unsigned long long)c->tokens,
-        (unsigned long long)c->steps, c->loss, r->u.stage.norm, r->u.stage.cos_m);
+        (unsigned long long)c->steps, c->loss, r->u.stage.norm, h->sites[site].norm_z,
+        r->u.stage.cos_m);
     hub_emit(h, r);
     struct lease *rest = rest_tok ? ledger_lease_find(h->ledger, rest_tok) : NULL;
     if (rest) rest->deadline = h->now + h->s.ttl_ns;
@@ -380,7 +381,8 @@ void hub_commit(struct hub *h, uint32_t site, const struct wire_request *q,
     if (retry_needed(h, site, blob)) return;
     struct hub_record *r = stage_draft(h, site, c, blob);
     struct hash manifest = hub_manifest_hash(&r->u.stage);
-    if (!words_fine(h, &r->u.stage, reason) || !blob_fine(h, &r->u.stage, blob, reason))
+    if (!words_fine(h, &r->u.stage, reason) || !blob_fine(h, &r->u.stage, blob, reason) ||
+        (blob->complete && !hub_norm_fine(h, &r->u.stage, reason, sizeof reason)))
         reject(h, site, c, &manifest, reason);
     else if (!blob->complete && c->tokens > 0)
         upload(h, site, c, blob);

@@ -37,6 +37,11 @@ struct hub_settings {
     time_ns grace_ns;       /* from the quorum on, how long the others are waited for */
     uint32_t staleness_max; /* versions of others a delta may miss (1: late ones are folded in) */
     bool cadence;           /* steps_target in proportion to measured speed */
+    uint64_t steps_first; /* H at the start, up to `steps` over ramp_share of the tokens; 0: none */
+    double ramp_share;
+    double
+        norm_z; /* a delta's log norm so many deviations above its site's usual is refused; 0: not looked at */
+    double loss_jump; /* nats: held-out loss that rises by more takes the run back; 0: never */
     struct outer_rule rule;
     struct schedule schedule;
     enum codec codec;
@@ -57,6 +62,7 @@ struct hub *hub_create(const struct hub_settings *s, uint64_t random_seed); /* g
 void hub_destroy(struct hub *h);
 
 /* ---- Commands ----------------------------------------------------------------------------------- */
+enum { HUB_KEPT_MAX = 64 };
 enum hub_cmd_kind {
     HUB_CMD_INIT = 1,    /* empty journal: write the opening record (u.init) */
     HUB_CMD_START = 2,   /* every process start: term grows, live leases get a full TTL */
@@ -72,6 +78,7 @@ enum hub_cmd_kind {
     HUB_CMD_REBUILD = 11, /* empty journal: go on from a checkpoint, instead of INIT (u.rebuild) */
     HUB_CMD_REPORT = 12,  /* of a facility's agent: u.report */
     HUB_CMD_ORDER = 13,   /* an operator or planner: u.order */
+    HUB_CMD_EVALUATED = 14, /* a version's held-out loss: u.evaluated */
 };
 struct hub_blob_verdict {   /* what the shore found about a COMMIT's blob before the command */
     bool complete;          /* all bytes there, hash equal, durable under its hash */
@@ -98,6 +105,9 @@ struct hub_cmd {
             uint64_t plan;
             struct hash checkpoint, theta;
             uint64_t bytes;
+            const double
+                *cosines; /* borrowed: [parts of the plan], outer_cosines; NULL: not known */
+            double cos_mean;
         } merged;
         struct {
             uint64_t plan;
@@ -111,6 +121,12 @@ struct hub_cmd {
         struct {
             uint64_t version;
         } rollback;
+        struct {
+            uint64_t version;
+            double loss;
+            uint32_t kept_count; /* versions whose checkpoint is there, newest first */
+            uint64_t kept[HUB_KEPT_MAX];
+        } evaluated;
         struct {
             bool on;
         } drain;
@@ -150,6 +166,8 @@ struct hub_plan { /* what the merge worker computes; sorted by (site, did) */
     enum codec down; /* 0: whole weights */
     struct hash parent_checkpoint;
     struct outer_params params;
+    bool radial, keeps_ema; /* beyond params: struct outer_round */
+    double ema;
     uint32_t parts_count;
     struct hub_plan_part *parts; /* owned by the hub, valid until the plan ends */
     struct buf ledger; /* for the checkpoint: the ledger after this merge; owned by the hub */
@@ -193,12 +211,17 @@ struct hub_site_view {
     uint64_t base, leases, samples_leased, samples_done, contributions, merged, rejected,
         tokens_merged;
     double steps_per_s, tokens_per_s, loss;
+    double cos_others, norm_z; /* of its newest merged, staged delta; 0: not known */
 };
 struct hub_version_view {
     uint64_t version, parent, tokens, parts, sites, bytes;
     struct hash checkpoint, theta;
     time_ns wall;
     double loss, norm, cos_mean, eta_r, mu_r, kappa_r;
+    double cos_sites; /* mean cosine between its sites' deltas; 0: not known */
+    double heldout;   /* nats a token; 0: nobody has measured it */
+    uint64_t returns; /* how often a jump of held-out loss has led back to it */
+    bool radial, has_ema;
 };
 struct hub_view {
     struct id128 run;

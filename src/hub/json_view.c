@@ -24,6 +24,11 @@ void view_version(const struct hub_version_view *v, struct buf *out, bool *first
     json_member_f64(out, first, "eta", v->eta_r);
     json_member_f64(out, first, "mu", v->mu_r);
     json_member_f64(out, first, "kappa", v->kappa_r);
+    json_member_f64(out, first, "cos_sites", v->cos_sites);
+    json_member_f64(out, first, "heldout", v->heldout);
+    json_member_u64(out, first, "returns", v->returns);
+    json_member_bool(out, first, "radial", v->radial);
+    json_member_bool(out, first, "ema", v->has_ema);
 }
 
 static void put_counts(const struct hub_counts *c, struct buf *out, bool *first) {
@@ -62,6 +67,8 @@ static void put_site(const struct hub_site_view *v, struct buf *out) {
     json_member_f64(out, &first, "steps_per_s", v->steps_per_s);
     json_member_f64(out, &first, "tokens_per_s", v->tokens_per_s);
     json_member_f64(out, &first, "loss", v->loss);
+    json_member_f64(out, &first, "cos_others", v->cos_others);
+    json_member_f64(out, &first, "norm_z", v->norm_z);
     buf_u8(out, '}');
 }
 

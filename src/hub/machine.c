@@ -287,9 +287,13 @@ static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
     bool fine = h->opened && v && v->on_branch;
     hub_operator_answer(h, fine, "this version is not the head or one of its ancestors");
     if (!fine) return;
+    hub_roll_back(h, c->u.rollback.version);
+}
+
+void hub_roll_back(struct hub *h, uint64_t version) {
     if (!MUTANT(ROLLBACK_KEEPS_PLAN)) hub_merge_cancel(h);
     struct hub_record *r = hub_draft(h, RECORD_ROLLBACK);
-    r->u.rollback.version = c->u.rollback.version;
+    r->u.rollback.version = version;
     r->u.rollback.versions_next = h->versions_next;
     r->u.rollback.term = h->term;
     if (h->held) { /* numbers that a lost hub may have given are never given again */
@@ -299,7 +303,7 @@ static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
     hub_emit(h, r);
     for (uint32_t i = 1; i <= h->sites_count; i++)
         h->sites[i].ready = false; /* they say again from where */
-    hub_note(h, "lvl=warn ev=rolled_back version=%llu", (unsigned long long)c->u.rollback.version);
+    hub_note(h, "lvl=warn ev=rolled_back version=%llu", (unsigned long long)version);
 }
 
 static void cmd_quarantine(struct hub *h, const struct hub_cmd *c) {
@@ -407,6 +411,7 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     case HUB_CMD_REBUILD: hub_rebuild_from(h, cmd); break;
     case HUB_CMD_REPORT: hub_report(h, cmd->u.report); break;
     case HUB_CMD_ORDER: hub_order(h, cmd); break;
+    case HUB_CMD_EVALUATED: hub_evaluated(h, cmd); break;
     }
     hub_rounds(h);
     out->seq_after = h->seq;

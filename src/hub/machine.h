@@ -5,6 +5,7 @@
  *   members.c   join, heartbeat, leave; who is live; the round's header
  *   grants.c    lease, return, shrink; whose lapsed lease is taken away
  *   commits.c   commit, outcome: the whole of a contribution's acceptance
+ *   health.c    norms, cosines, held-out loss, the way back when it jumps
  *   rebuild.c   a journal that begins with a checkpoint
  *   facilities.c  what agents report of their queues, and orders to them
  *   rounds.c    when to merge, what, and what follows: seals, completion
@@ -35,20 +36,26 @@ struct hub_site {
     uint64_t req_last; /* newest LEASE request of this incarnation that was granted */
     uint64_t contributions, merged, rejected, tokens_merged;
     uint64_t last_tokens, last_steps; /* of its newest staged delta */
+    struct outer_norms norms;         /* of its staged deltas */
+    double cos_others;                /* of its newest merged one */
     /* volatile */
     bool ready;    /* has said which version it trains from */
     time_ns heard; /* last accepted message, on the hub's clock */
     enum wire_phase phase;
     uint64_t hb_seq, base;
     double steps_per_s, tokens_per_s, loss;
+    double norm_z;         /* of its newest delta */
+    uint32_t norm_refused; /* for their norm, in a row */
+    uint32_t against;      /* merges in a row in which its delta pointed against the others */
     uint64_t stuck_tok, stuck_done; /* where its processes began that came back last, */
     uint32_t stuck_joins;           /* and how many in a row did */
 };
 
 struct hub_version {
     struct hub_version_view v;
-    uint32_t only_site; /* the site of all its contributions; 0: several, or none */
-    bool on_branch;     /* the head or one of its ancestors */
+    uint32_t only_site;     /* the site of all its contributions; 0: several, or none */
+    bool on_branch;         /* the head or one of its ancestors */
+    struct outer_past past; /* what the next round inherits; last and restart are not of it */
 };
 
 struct hub_merge { /* volatile: a crash forgets it, and it is planned again */
@@ -89,6 +96,7 @@ struct hub {
     struct hub_order *orders;
     uint32_t orders_count;
     uint64_t order_last;
+    struct record_step step; /* the last record, if it was a STEP; else version 0 */
     /* volatile */
     struct prng prng;
     time_ns now, wall;
@@ -172,6 +180,20 @@ void hub_merge_failed(struct hub *h, const struct hub_cmd *c);
 void hub_merge_cancel(struct hub *h);
 void hub_merge_free(struct hub *h);
 time_ns hub_rounds_expiry(const struct hub *h);
+
+/* ---- health.c
+ * ------------------------------------------------------------------------------------ */
+/* false: out says why. Remembers how unusual it is. */
+bool hub_norm_fine(struct hub *h, const struct record_stage *g, char *out, size_t cap);
+void hub_step_emit(
+    struct hub *h,
+    const struct hub_cmd *merged); /* before its MERGE, where there is something to say */
+void hub_evaluated(struct hub *h, const struct hub_cmd *c);
+const char *hub_apply_step(struct hub *h, const struct record_step *r);
+const char *hub_apply_eval(struct hub *h, const struct record_eval *r);
+void hub_health_put(const struct hub *h, struct buf *out); /* nothing where there is nothing */
+bool hub_health_get(struct hub *h, struct reader *r);      /* to the end of r */
+void hub_roll_back(struct hub *h, uint64_t version); /* machine.c: to a version on the branch */
 
 /* ---- apply.c
  * ------------------------------------------------------------------------------------ */

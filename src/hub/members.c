@@ -82,7 +82,11 @@ uint32_t hub_sites_live_ready(const struct hub *h) {
 }
 
 static uint64_t steps_target(const struct hub *h, uint32_t site, double mean) {
-    uint64_t steps = h->s.steps > 0 ? h->s.steps : 1;
+    const struct schedule_steps ramp = {.steps = h->s.steps > 0 ? h->s.steps : 1,
+                                        .steps_first = h->s.steps_first,
+                                        .share = h->s.steps_first > 0 ? h->s.ramp_share : 0,
+                                        .tokens_total = h->s.schedule.tokens_total};
+    uint64_t steps = schedule_steps_at(&ramp, (double)h->versions[h->head].v.tokens);
     if (!h->s.cadence || site == 0 || h->sites[site].steps_per_s <= 0 || mean <= 0) return steps;
     double share = fmin(fmax(h->sites[site].steps_per_s / mean, 0.25), 4);
     double target = floor((double)steps * share + 0.5);

@@ -14,16 +14,24 @@ struct merge_part {
     char path[4096];
     struct hash blob; /* SHA-256 of the delta file; zero: not compared */
 };
+struct merge_figures { /* how the sites' deltas agree, from a sample of the elements; for people */
+    bool known;        /* two or more fresh sites, not more parts than OUTER_RADIAL_PARTS_MAX */
+    double cos_mean;   /* outer_cosines */
+    double cosines[OUTER_RADIAL_PARTS_MAX];
+};
 struct merge_job {           /* everything is borrowed */
     const char *parent_path; /* checkpoint file of theta_v */
     const char *out_path;    /* created; removed again after a failure */
     struct outer_params params;
+    bool radial, keeps_ema; /* struct outer_round */
+    double ema;
     const double *weight;
     const struct merge_part *parts; /* sorted by (site, contribution) */
     size_t parts_count;
     struct checkpoint_head head; /* of the new version */
     unsigned threads;            /* 0 or 1: this thread alone; at most 8 */
-    enum codec down;         /* 0: theta is the outer step's; else what its coded update gives */
+    enum codec down; /* 0: theta is the outer step's; else what its coded update gives */
+    struct merge_figures *figures; /* out; NULL: not wanted */
     const char *update_path; /* down: the update file, created; not synced. NULL: none is written */
 };
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* merge_os.c - one pass over the parent and the deltas, a few pieces in memory at a time.
  *
- *   parent theta, m, e --+
- *   deltas --------------+--> [ read, decode, outer step, update ] --> theta, m, e --> the new checkpoint
- *                                                                  \-> payload ----> the update file
+ *   parent theta, m, ema, e --+
+ *   deltas -------------------+--> [ read, decode, outer step, update, mean ] --> theta, m, ema, e --> the checkpoint
+ *                                                                             \-> payload --> the update file
  *
  * The vector is cut into pieces; a piece in memory is a slot. There are two kinds of work, and each thread
  * takes what there is:
@@ -13,6 +13,11 @@
  *   slot: EMPTY --a thread takes the next piece--> FILLING --written--> FULL --hashed by every stream--> EMPTY
  * Each element is computed from its own piece alone, in the order of the parts, so neither the number of
  * threads nor their luck can show in the result.
+ *
+ * A radial mean wants each tensor's products before the first element can be computed: one pass over the deltas more,
+ * by one thread, in order, so that their sums have one value. The cosines between sites come from every
+ * SAMPLE-th unit of a large model, in the same pass as the merge; the last bits of their sums are chance, and they are
+ * for people.
  *
  * Everything is hashed while it passes. A bit that flipped on the disk since a delta was accepted would
  * decode to a plausible number and stay in the weights for ever; the same is true of the parent.
@@ -37,6 +42,8 @@ enum {
     PARTS_OF_ONE_THREAD = 256, /* beyond: each thread's decoded tiles would be dear */
     PIECE_MIN = CODEC_UNIT,
     MERGE_MEMORY_BYTES = 96 << 20, /* for all slots together */
+    SAMPLE_ALL = 1 << 22,          /* elements: of a smaller model every unit is looked at */
+    SAMPLE = 16,
 };
 
 /* ---- A delta file that is being read --------------------------------------------------------- */
@@ -113,15 +120,16 @@ struct slot {
     uint64_t piece; /* which one, while not EMPTY */
     size_t n;       /* its elements */
     size_t streams_left;
-    float *parent, *theta, *m; /* parent: its theta, untouched */
-    uint8_t *e, *update;       /* bf16; payload */
-    uint8_t **coded;           /* [parts] */
+    float *parent, *theta, *m, *ema; /* parent: its theta, untouched */
+    uint8_t *e, *update;             /* bf16; payload */
+    uint8_t **coded;                 /* [parts] */
 };
 
 struct worker { /* what a thread needs for itself */
     struct merge *g;
     pthread_t thread;
     float *scratch; /* [2 * piece], for the update */
+    double *gram;   /* [parts * parts] of the units looked at; NULL: cosines are not wanted */
     struct outer_room room;
 };
 
@@ -133,6 +141,8 @@ struct merge {
     struct outer_part *parts;
     enum codec *codecs;
     struct outer_merge outer;
+    struct outer_radial radial;
+    struct outer_span *spans;
     size_t piece, slots_count; /* elements of a piece */
     uint64_t pieces;
     struct checkpoint_writer *writer;
@@ -157,6 +167,7 @@ static void slot_fini(struct slot *s, size_t parts) {
     mem_free(s->parent);
     mem_free(s->theta);
     mem_free(s->m);
+    mem_free(s->ema);
     mem_free(s->e);
     mem_free(s->update);
     for (size_t i = 0; s->coded != NULL && i < parts; i++) mem_free(s->coded[i]);
@@ -170,7 +181,10 @@ static void merge_fini(struct merge *g) {
     for (size_t i = 0; i < THREADS_MAX; i++) {
         outer_room_fini(&g->workers[i].room);
         mem_free(g->workers[i].scratch);
+        mem_free(g->workers[i].gram);
     }
+    outer_radial_fini(&g->radial);
+    mem_free(g->spans);
     mem_free(g->sources);
     mem_free(g->parts);
     mem_free(g->codecs);
@@ -211,7 +225,7 @@ static enum brg_status open_sources(struct merge *g, struct err *e) {
 
 /* Bytes of a slot for each element of its piece. */
 static size_t slot_bytes(const struct merge *g) {
-    size_t bytes = 3 * sizeof(float) + 2 + 4;
+    size_t bytes = 3 * sizeof(float) + 2 + 4 + (g->job->keeps_ema ? sizeof(float) : 0);
     for (size_t i = 0; i < g->job->parts_count; i++)
         bytes += g->codecs[i] == CODEC_FP32 ? 4 : 2; /* at most */
     return bytes;
@@ -233,6 +247,18 @@ static void sizes_choose(struct merge *g) {
     g->streams_count = parts + 2;
 }
 
+static bool figures_wanted(const struct merge *g) {
+    size_t parts = g->job->parts_count, sites = 0;
+    uint32_t last = 0;
+    if (g->job->figures == NULL || parts > OUTER_RADIAL_PARTS_MAX) return false;
+    for (size_t i = 0; i < parts; i++) {
+        if (g->parts[i].late > 0 || g->parts[i].site == last) continue;
+        last = g->parts[i].site;
+        sites++;
+    }
+    return sites > 1;
+}
+
 static void reserve(struct merge *g) {
     size_t parts = g->job->parts_count;
     sizes_choose(g);
@@ -244,6 +270,7 @@ static void reserve(struct merge *g) {
         s->parent = mem_alloc(g->piece, sizeof(float));
         s->theta = mem_alloc(g->piece, sizeof(float));
         s->m = mem_alloc(g->piece, sizeof(float));
+        s->ema = mem_alloc(g->job->keeps_ema ? g->piece : 1, sizeof(float));
         s->e = mem_alloc(g->piece, 2);
         s->update = mem_alloc(g->job->down != 0 ? codec_bytes(g->job->down, g->piece) : 1, 1);
         s->coded = mem_alloc(parts, sizeof *s->coded);
@@ -255,6 +282,7 @@ static void reserve(struct merge *g) {
         w->g = g;
         outer_room_init(&w->room, parts);
         w->scratch = mem_alloc(2 * g->piece, sizeof(float));
+        if (figures_wanted(g)) w->gram = mem_alloc(parts * parts, sizeof *w->gram);
     }
 }
 
@@ -263,6 +291,51 @@ static enum brg_status update_open(struct merge *g, struct err *e) {
     if (g->job->down == 0 || path == NULL) return BRG_OK;
     g->update_fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     return g->update_fd < 0 ? os_errno(e, errno, "create", path) : BRG_OK;
+}
+
+static enum brg_status read_coded(struct merge *g, uint8_t **coded, uint64_t at, size_t n,
+                                  struct err *e) {
+    for (size_t i = 0; i < g->job->parts_count; i++) {
+        uint64_t offset = DELTA_HEADER_BYTES + codec_bytes(g->codecs[i], at);
+        TRY(os_pread_all(g->sources[i].fd, coded[i], (size_t)codec_bytes(g->codecs[i], n), offset,
+                         g->sources[i].path, e));
+    }
+    return BRG_OK;
+}
+
+static enum brg_status coded_wrong(enum brg_status s, uint64_t before, struct err *e) {
+    return err_set(e, s, "delta: before element %llu stands what its codec never writes",
+                   (unsigned long long)before);
+}
+
+/* With more parts than a radial mean takes, the mean stays a plain one. */
+static enum brg_status radial_measure(struct merge *g, struct err *e) {
+    const struct tensors *t = &g->parent.table;
+    struct slot *s = &g->slots[0];
+    uint64_t end = 0;
+    size_t bad = 0;
+    g->spans = mem_alloc(t->count, sizeof *g->spans);
+    for (size_t i = 0; i < t->count; i++) {
+        end += t->v[i].elements;
+        g->spans[i] = (struct outer_span){end, outer_span_is_plain(t->v[i].name)};
+    }
+    if (!outer_radial_init(&g->radial, g->spans, t->count, g->parts, g->job->weight,
+                           g->job->parts_count))
+        return BRG_OK;
+    for (uint64_t at = 0; at < g->parent.elements; at += g->piece) {
+        uint64_t left = g->parent.elements - at;
+        size_t n = left < g->piece ? (size_t)left : g->piece;
+        TRY(read_coded(g, s->coded, at, n, e));
+        enum brg_status st = outer_radial_measure_coded(&g->radial, at,
+                                                        (const uint8_t *const *)s->coded, g->codecs,
+                                                        n, &g->workers[0].room, &bad);
+        if (st == BRG_OK) continue;
+        g->bad_part = (int)bad;
+        return coded_wrong(st, at + n, e);
+    }
+    outer_radial_finish(&g->radial);
+    g->outer.radial = &g->radial;
+    return BRG_OK;
 }
 
 static enum brg_status merge_open(struct merge *g, struct err *e) {
@@ -280,9 +353,11 @@ static enum brg_status merge_open(struct merge *g, struct err *e) {
     TRY(open_sources(g, e));
     reserve(g);
     outer_merge_init(&g->outer, &job->params, g->parts, job->weight, job->parts_count);
+    if (job->radial) TRY(radial_measure(g, e));
     TRY(update_open(g, e));
     struct checkpoint_head head = job->head;
     head.has_e = job->down != 0;
+    head.has_ema = job->keeps_ema;
     return checkpoint_writer_open(job->out_path, &head, &g->writer, e);
 }
 
@@ -296,12 +371,41 @@ static enum brg_status piece_read(struct merge *g, struct slot *s, uint64_t at, 
         TRY(os_pread_all(g->parent_fd, s->e, 2 * s->n, p->e_offset + 2 * at, path, e));
     else
         memset(s->e, 0, 2 * s->n);
-    for (size_t i = 0; i < g->job->parts_count; i++) {
-        uint64_t offset = DELTA_HEADER_BYTES + codec_bytes(g->codecs[i], at);
-        TRY(os_pread_all(g->sources[i].fd, s->coded[i], (size_t)codec_bytes(g->codecs[i], s->n),
-                         offset, g->sources[i].path, e));
+    if (g->job->keeps_ema && p->ema_offset > 0)
+        TRY(os_pread_all(g->parent_fd, s->ema, 4 * s->n, p->ema_offset + 4 * at, path, e));
+    else if (g->job->keeps_ema) /* the mean begins here */
+        memcpy(s->ema, s->parent, 4 * s->n);
+    return read_coded(g, s->coded, at, s->n, e);
+}
+
+/* A sample of the deltas' products. The payloads were opened without a fault before. */
+static void piece_sample(struct worker *w, const struct slot *s, uint64_t at) {
+    const struct merge *g = w->g;
+    size_t parts = g->job->parts_count;
+    uint64_t stride = g->parent.elements <= SAMPLE_ALL ? 1 : SAMPLE;
+    for (size_t from = 0; w->gram != NULL && from < s->n; from += CODEC_UNIT) {
+        size_t n = s->n - from < CODEC_UNIT ? s->n - from : CODEC_UNIT;
+        if ((at + from) / CODEC_UNIT % stride != 0) continue;
+        for (size_t i = 0; i < parts; i++) {
+            float *tile = w->room.tiles + i * CODEC_UNIT;
+            enum brg_status st =
+                codec_decode(g->codecs[i], s->coded[i] + codec_bytes(g->codecs[i], from), n, tile);
+            if (st != BRG_OK) return;
+            w->room.delta[i] = tile;
+        }
+        outer_gram_add(w->gram, g->parts, parts, w->room.delta, n);
     }
-    return BRG_OK;
+}
+
+static void figures_fill(struct merge *g) {
+    size_t parts = g->job->parts_count;
+    double *sum = g->workers[0].gram;
+    if (sum == NULL) return;
+    for (unsigned k = 1; k < g->workers_count; k++)
+        for (size_t i = 0; i < parts * parts; i++) sum[i] += g->workers[k].gram[i];
+    struct merge_figures *f = g->job->figures;
+    f->cos_mean = outer_cosines(sum, g->parts, g->job->weight, parts, f->cosines);
+    f->known = true;
 }
 
 static enum brg_status piece_step(struct worker *w, struct slot *s, uint64_t at, int *out_bad,
@@ -309,18 +413,19 @@ static enum brg_status piece_step(struct worker *w, struct slot *s, uint64_t at,
     struct merge *g = w->g;
     size_t bad = 0;
     memcpy(s->theta, s->parent, 4 * s->n);
-    enum brg_status st = outer_merge_coded(&g->outer, s->theta, s->m,
-                                           (const uint8_t *const *)s->coded, g->codecs, s->n,
-                                           &w->room, &bad);
+    enum brg_status st = outer_merge_coded_at(&g->outer, at, s->theta, s->m,
+                                              (const uint8_t *const *)s->coded, g->codecs, s->n,
+                                              &w->room, &bad);
     if (st != BRG_OK) {
         *out_bad = (int)bad;
-        return err_set(e, st, "delta: before element %llu stands what its codec never writes",
-                       (unsigned long long)(at + s->n));
+        return coded_wrong(st, at + s->n, e);
     }
+    piece_sample(w, s, at);
     if (g->job->down != 0)
         st = outer_down_chunk(g->job->down, s->parent, s->theta, s->e, s->n, s->update, w->scratch);
     else if (g->parent.e_offset > 0)
         st = outer_down_settle(s->theta, s->e, s->n, w->scratch);
+    if (st == BRG_OK && g->job->keeps_ema) outer_ema_chunk(s->ema, s->theta, g->job->ema, s->n);
     if (st == BRG_OK) return BRG_OK;
     return err_set(e, st == BRG_E_CORRUPT ? BRG_E_CHECKPOINT : st,
                    "the update before element %llu is not finite; go back to an earlier version",
@@ -330,6 +435,7 @@ static enum brg_status piece_step(struct worker *w, struct slot *s, uint64_t at,
 static enum brg_status piece_write(struct merge *g, struct slot *s, uint64_t at, struct err *e) {
     enum codec down = g->job->down;
     TRY(checkpoint_write_at(g->writer, at, s->theta, s->m, down != 0 ? s->e : NULL, s->n, e));
+    if (g->job->keeps_ema) TRY(checkpoint_write_ema_at(g->writer, at, s->ema, s->n, e));
     if (g->update_fd < 0) return BRG_OK;
     return os_pwrite_all(g->update_fd, s->update, (size_t)codec_bytes(down, s->n),
                          UPDATE_HEADER_BYTES + codec_bytes(down, at), g->job->update_path, e);
@@ -485,6 +591,7 @@ enum brg_status merge_run(const struct merge_job *job, struct hash *out_file, ui
         *out_file = file;
         *out_bytes = bytes;
         *out_theta = theta;
+        figures_fill(g);
     }
     merge_fini(g);
     mem_free(g);

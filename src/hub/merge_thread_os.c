@@ -117,6 +117,8 @@ struct result {
     struct hash file, theta;
     uint64_t bytes;
     int bad_part;
+    struct merge_figures figures; /* of the parts with a file */
+    double *cosines;              /* [parts of the plan]; owned; NULL: not known */
 };
 
 /* The parts that carry a delta; one whose positions were all skipped has no file. Returns how many, and
@@ -160,6 +162,10 @@ static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, c
     struct merge_job job = {.parent_path = parent,
                             .out_path = out_path,
                             .params = p->params,
+                            .radial = p->radial,
+                            .keeps_ema = p->keeps_ema,
+                            .ema = p->ema,
+                            .figures = &out->figures,
                             .weight = weight,
                             .parts = parts,
                             .parts_count = count,
@@ -179,6 +185,10 @@ static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, c
     int bad = -1;
     enum brg_status st = merge_run(&job, &out->file, &out->bytes, &out->theta, &bad, e);
     if (bad >= 0) out->bad_part = (int)index[bad];
+    if (out->figures.known) {
+        out->cosines = mem_alloc(n, sizeof *out->cosines);
+        for (size_t i = 0; i < count; i++) out->cosines[index[i]] = out->figures.cosines[i];
+    }
     checkpoint_fini(&c);
     return st;
 }
@@ -207,6 +217,8 @@ static void tell_merged(struct hub_server *s, const struct plan_job *j, const st
     cmd.u.merged.checkpoint = r->file;
     cmd.u.merged.theta = r->theta;
     cmd.u.merged.bytes = r->bytes;
+    cmd.u.merged.cosines = r->cosines;
+    cmd.u.merged.cos_mean = r->figures.cos_mean;
     if (server_step_generation(s, &cmd, j->generation) != STEP_DONE) {
         /* Void: an older generation, a full journal or the end. Equal bytes may be needed again. */
         server_drop_blob_if_unused(s, &r->file);
@@ -246,6 +258,7 @@ static void merge_once(struct hub_server *s, const struct plan_job *j) {
         events_merge_failed(s->events);
         tell_failed(s, j, &r, &e);
     }
+    mem_free(r.cosines);
 }
 
 static void verify_late(struct hub_server *s) {

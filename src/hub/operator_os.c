@@ -51,11 +51,14 @@ struct operator_body {
     char site[WIRE_NAME_MAX], shape[WIRE_SHAPE_MAX];
     uint32_t jobs;
     uint64_t cancel;
+    double loss;
 };
 static const struct field drain_fields[] = {FIELD(operator_body, on, JSON_BOOL), FIELD_END};
 static const struct field discard_fields[] = {FIELD(operator_body, did, JSON_ID),
                                               FIELD_TEXT(operator_body, reason), FIELD_END};
 static const struct field rollback_fields[] = {FIELD(operator_body, version, JSON_U64), FIELD_END};
+static const struct field evaluated_fields[] = {FIELD(operator_body, version, JSON_U64),
+                                                FIELD(operator_body, loss, JSON_F64), FIELD_END};
 static const struct field quarantine_fields[] = {
     FIELD(operator_body, epoch, JSON_U32), FIELD(operator_body, start, JSON_U64),
     FIELD(operator_body, count, JSON_U64), FIELD(operator_body, skip, JSON_BOOL),
@@ -98,6 +101,27 @@ static bool fill_rollback(struct exchange *x, const struct operator_body *body,
     return there && blobs_has(x->s->blobs, &v.checkpoint);
 }
 
+/* The measured versions that the run could go back to, newest first: their checkpoints are there. */
+static bool fill_evaluated(struct exchange *x, const struct operator_body *body,
+                           struct hub_cmd *cmd) {
+    struct hub_view view;
+    struct hub_version_view v;
+    AUTO_FREE struct hub_version_view *all = mem_alloc(HUB_KEPT_MAX, sizeof *all);
+    uint32_t count = 0;
+    CHECK(pthread_mutex_lock(&x->s->lock) == 0);
+    hub_view(x->s->hub, server_now(x->s), &view);
+    for (uint64_t n = view.head + 1; n-- > 0 && count < HUB_KEPT_MAX;)
+        if (hub_version_find(x->s->hub, n, &v) && v.heldout > 0) all[count++] = v;
+    CHECK(pthread_mutex_unlock(&x->s->lock) == 0);
+    cmd->kind = HUB_CMD_EVALUATED;
+    cmd->u.evaluated.version = body->version;
+    cmd->u.evaluated.loss = body->loss;
+    for (uint32_t i = 0; i < count; i++)
+        if (blobs_has(x->s->blobs, &all[i].checkpoint))
+            cmd->u.evaluated.kept[cmd->u.evaluated.kept_count++] = all[i].version;
+    return true;
+}
+
 static bool fill_quarantine(struct exchange *x, const struct operator_body *body,
                             struct hub_cmd *cmd) {
     (void)x;
@@ -130,6 +154,7 @@ static const struct operation {
     {"rollback", rollback_fields, fill_rollback},
     {"quarantine", quarantine_fields, fill_quarantine},
     {"order", order_fields, fill_order},
+    {"evaluated", evaluated_fields, fill_evaluated},
 };
 
 static enum brg_status operator_read(struct exchange *x, const struct operation *op,

@@ -12,6 +12,7 @@
  *   (R1) decode(encode(r)) = r, and encode(decode(b)) = b: a record has one form. */
 #include "hub/record.h"
 
+#include <math.h>
 #include <string.h>
 
 struct coder {
@@ -235,6 +236,31 @@ static void code_merge(struct coder *c, struct record_merge *r) {
     }
 }
 
+static void code_step(struct coder *c, struct record_step *r) {
+    code_u64(c, &r->version);
+    code_flag(c, &r->radial, "radial");
+    code_flag(c, &r->keeps_ema, "keeps_ema");
+    code_f64(c, &r->ema);
+    code_f64(c, &r->cos_mean);
+    code_count(c, &r->sites_count, RECORD_STEP_SITES_MAX, "sites");
+    for (uint32_t i = 0; i < r->sites_count; i++) {
+        code_u32(c, &r->sites[i].site);
+        code_f64(c, &r->sites[i].cos);
+        if (!(fabs(r->sites[i].cos) <= 1)) bad(c, "cosine");
+    }
+    if (!(r->ema >= 0 && r->ema <= 1) || (!r->keeps_ema && r->ema > 0)) bad(c, "ema");
+    if (!(fabs(r->cos_mean) <= 1)) bad(c, "cosine");
+}
+
+static void code_eval(struct coder *c, struct record_eval *r) {
+    code_u64(c, &r->version);
+    code_f64(c, &r->loss);
+    code_flag(c, &r->back, "back");
+    code_u64(c, &r->to);
+    if (!(r->loss > 0) || !isfinite(r->loss)) bad(c, "loss");
+    if (!r->back && r->to != 0) bad(c, "to");
+}
+
 static void code_leave(struct coder *c, struct record_leave *r) {
     code_u32(c, &r->site);
     code_u32(c, &r->inc);
@@ -351,6 +377,8 @@ static void code_record(struct coder *c, struct hub_record *r) {
     case RECORD_STAGE: code_stage(c, &r->u.stage); return;
     case RECORD_REJECT: code_reject(c, &r->u.reject); return;
     case RECORD_MERGE: code_merge(c, &r->u.merge); return;
+    case RECORD_STEP: code_step(c, &r->u.step); return;
+    case RECORD_EVAL: code_eval(c, &r->u.eval); return;
     case RECORD_LEAVE: code_leave(c, &r->u.leave); return;
     case RECORD_QUARANTINE: code_quarantine(c, &r->u.quarantine); return;
     case RECORD_REBUILD: code_rebuild(c, &r->u.rebuild); return;
@@ -376,6 +404,7 @@ const char *record_kind_name(uint16_t kind) {
         [RECORD_HOLD] = "hold",         [RECORD_REBUILD] = "rebuild",
         [RECORD_LEDGER] = "ledger",     [RECORD_REPORT] = "report",
         [RECORD_ORDER] = "order",       [RECORD_DOWN] = "down",
+        [RECORD_STEP] = "step",         [RECORD_EVAL] = "eval",
     };
     return kind < ARRAY_COUNT(names) && names[kind] ? names[kind] : "unknown";
 }

@@ -11,6 +11,7 @@
 #define HUB_RECORD_H
 
 #include "base/base.h"
+#include "outer/outer.h"
 #include "wire/agent.h"
 #include "wire/wire.h"
 
@@ -35,6 +36,8 @@ enum record_kind { /* numbers are stored; never reuse one */
                    RECORD_REPORT = 18,
                    RECORD_ORDER = 19,
                    RECORD_DOWN = 20,
+                   RECORD_STEP = 21,
+                   RECORD_EVAL = 22,
 };
 const char *record_kind_name(uint16_t kind); /* "open", ...; "unknown" */
 
@@ -42,6 +45,7 @@ enum {
     RECORD_LAYOUT = 1,
     RECORD_REASON_MAX = 24,
     RECORD_MERGE_PARTS_MAX = 4096,
+    RECORD_STEP_SITES_MAX = OUTER_RADIAL_PARTS_MAX,
     RECORD_LEDGER_MAX = 256 << 10, /* bytes of a LEDGER record: far below a body's maximum */
 };
 
@@ -139,6 +143,24 @@ struct record_merge {
     uint32_t parts_count;
     struct record_merge_part *parts; /* decoded: owned by the record; encoding borrows them */
 };
+struct
+    record_step { /* of the MERGE that follows at once: what its arithmetic has beyond the plain step */
+    uint64_t version;
+    bool radial, keeps_ema;
+    double ema,
+        cos_mean; /* cos_mean: between the deltas of different sites; 0 with sites_count 0 */
+    uint32_t sites_count;
+    struct record_step_site {
+        uint32_t site;
+        double cos; /* to the others' sum */
+    } sites[RECORD_STEP_SITES_MAX];
+};
+struct record_eval { /* somebody has measured a version's held-out loss */
+    uint64_t version;
+    double loss; /* nats a token, > 0 */
+    bool back;   /* it jumped: the ROLLBACK to version `to` follows */
+    uint64_t to; /* an ancestor of version; back = 0: 0 */
+};
 struct record_seal {
     uint32_t epoch;
     uint64_t merged, skipped;
@@ -207,6 +229,8 @@ struct hub_record {
         struct record_reject reject;
         struct record_discard discard;
         struct record_merge merge;
+        struct record_step step;
+        struct record_eval eval;
         struct record_seal seal;
         struct record_leave leave;
         struct record_rollback rollback;

@@ -142,10 +142,12 @@ static const struct delta **staged_sorted(const struct hub *h, uint32_t *out_cou
     return v;
 }
 
+enum { LATE_COUNTED_MAX = 64 }; /* versions; beyond, a late delta is as good as nothing */
+
 static void plan_part(const struct hub *h, struct hub_merge *m, const struct delta *d) {
     const struct delta_info *info = &d->live->info;
-    uint32_t behind = 0;
-    CHECK(hub_staleness(h, d->site, info->base, 1,
+    uint32_t behind = 0, enough = h->s.rule.late_decay > 0 ? LATE_COUNTED_MAX : 1;
+    CHECK(hub_staleness(h, d->site, info->base, enough,
                         &behind)); /* rollback discards what is off the branch */
     d->live->planned = true;
     struct record_merge_part *all = &m->parts[m->parts_count++];
@@ -153,12 +155,28 @@ static void plan_part(const struct hub *h, struct hub_merge *m, const struct del
         .did = d->did, .late = behind > 0 && info->tokens > 0 && !MUTANT(LATE_AS_FRESH)};
     m->plan.tokens_after += info->tokens;
     if (info->tokens == 0) return;
-    m->plan.parts[m->plan.parts_count++] = (struct hub_plan_part){
-        .part = {.site = d->site, .tokens = info->tokens, .steps = info->steps, .late = all->late},
-        .did = d->did,
-        .blob = d->blob,
-        .base = info->base,
-        .bytes = info->bytes};
+    m->plan.parts[m->plan.parts_count++] =
+        (struct hub_plan_part){.part = {.site = d->site,
+                                        .tokens = info->tokens,
+                                        .steps = info->steps,
+                                        .late = all->late ? behind : 0},
+                               .did = d->did,
+                               .blob = d->blob,
+                               .base = info->base,
+                               .bytes = info->bytes};
+}
+
+/* With this merge every position of every epoch is merged or skipped. */
+static bool ends_the_run(const struct hub *h) {
+    if (ledger_epochs(h->ledger) < h->s.epochs) return false;
+    if (ledger_deltas_staged(h->ledger) > RECORD_MERGE_PARTS_MAX) return false;
+    for (uint32_t e = hub_epoch_first(h); e < ledger_epochs(h->ledger); e++) {
+        uint64_t done = ledger_count(h->ledger, e, EXTENT_MERGED) +
+                        ledger_count(h->ledger, e, EXTENT_SKIPPED) +
+                        ledger_count(h->ledger, e, EXTENT_STAGED);
+        if (done < h->s.positions) return false;
+    }
+    return true;
 }
 
 static void plan_weights(struct hub *h, struct hub_merge *m) {
@@ -166,7 +184,15 @@ static void plan_weights(struct hub *h, struct hub_merge *m) {
     AUTO_FREE struct outer_part *parts = mem_alloc((size_t)count + 1, sizeof *parts);
     AUTO_FREE double *weight = mem_alloc((size_t)count + 1, sizeof *weight);
     for (uint32_t i = 0; i < count; i++) parts[i] = m->plan.parts[i].part;
-    outer_params_compute(&h->s.rule, parts, count, &m->plan.params, weight);
+    struct outer_round round;
+    struct outer_past past = h->versions[h->head].past;
+    past.last = ends_the_run(h);
+    past.restart = h->versions[h->head].v.returns > 0;
+    outer_round_compute(&h->s.rule, &past, parts, count, &round, weight);
+    m->plan.params = round.params;
+    m->plan.radial = round.radial;
+    m->plan.keeps_ema = round.keeps_ema;
+    m->plan.ema = round.ema;
     for (uint32_t i = 0; i < count; i++) m->plan.parts[i].weight = weight[i];
     for (uint32_t i = 0; i < m->parts_count && real < count; i++)
         if (id_equal(&m->parts[i].did, &m->plan.parts[real].did))
@@ -249,6 +275,7 @@ void hub_merged(struct hub *h, const struct hub_cmd *c) {
     if (!report_of_ours(h, c->u.merged.plan)) return;
     struct hub_merge *m = h->merge;
     const struct outer_params *p = &m->plan.params;
+    hub_step_emit(h, c);
     struct hub_record *r = hub_draft(h, RECORD_MERGE);
     r->u.merge = (struct record_merge){.version = m->plan.version,
                                        .parent = m->plan.parent,

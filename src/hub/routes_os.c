@@ -333,6 +333,7 @@ static const struct route routes[] = {
     OPERATOR("rollback"),
     OPERATOR("quarantine"),
     OPERATOR("order"),
+    OPERATOR("evaluated"),
 };
 
 const struct route *route_find(const struct exchange *x, uint32_t *out_allowed) {

@@ -9,7 +9,9 @@
 
 static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
-static const char *const averages[] = {"mean", "sum", NULL};
+static const char *const averages[] = {"mean", "sum", "radial", NULL};
+static const char *const outers[] = {"nesterov", "plain", "delayed", NULL};
+static const char *const lasts[] = {"same", "mean", NULL};
 static const char *const downs[] = {"full", "bf16", "int8", "int4", "topk", NULL};
 static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", "topk", NULL};
 
@@ -42,6 +44,14 @@ static const struct config_key keys[] = {
 
     {"outer", "steps", CONFIG_U64, .def = "30", .min = 1, .max = 1e9,
      .help = "H: inner steps of a site in a round"},
+    {"outer", "steps_first", CONFIG_U64, .def = "0", .min = 0, .max = 1e9,
+     .help = "H at the start of the run, rising to outer.steps over outer.ramp; 0: no ramp"},
+    {"outer", "ramp", CONFIG_F64, .def = "0.15", .min = 0, .max = 1,
+     .help = "share of the run's tokens over which H rises from outer.steps_first"},
+    {"outer", "optimizer", CONFIG_ENUM, .def = "nesterov", .choices = outers,
+     .help = "plain: the weights' mean; delayed: momentum acts every outer.delay arrivals"},
+    {"outer", "delay", CONFIG_U64, .def = "1", .min = 1, .max = 4096,
+     .help = "delayed: sites' contributions between two actions of the momentum"},
     {"outer", "eta", CONFIG_F64, .def = "0.7", .min = 0, .max = 10, .help = "outer learning rate"},
     {"outer", "mu", CONFIG_F64, .def = "0.9", .min = 0, .max = 0.9999,
      .help = "outer Nesterov momentum; less where the run has few rounds"},
@@ -51,8 +61,19 @@ static const struct config_key keys[] = {
      .help = "steps of a round for which mu holds; 0: outer.steps"},
     {"outer", "late_weight", CONFIG_F64, .def = "0.5", .min = 0, .max = 1,
      .help = "weight of a contribution that comes one version late"},
+    {"outer", "late_decay", CONFIG_F64, .def = "0", .min = 0, .max = 100,
+     .help = "of that weight, e to the minus this for each further version"},
+    {"outer", "last", CONFIG_ENUM, .def = "same", .choices = lasts,
+     .help = "mean: the round that ends the run is a plain mean"},
+    {"outer", "ema", CONFIG_F64, .def = "0", .min = 0, .max = 0.99999,
+     .help = "keep a mean of the versions too, of which a round keeps this share; 0: none"},
+    {"outer", "norm_z", CONFIG_F64, .def = "4", .min = 0, .max = 1e6,
+     .help = "refuse a delta longer than its site's usual by so many deviations; 0: none"},
+    {"outer", "loss_jump", CONFIG_F64, .def = "0.3", .min = 0, .max = 100,
+     .help = "go back where the measured held-out loss rose by more nats; 0: never"},
     {"outer", "average", CONFIG_ENUM, .def = "mean", .choices = averages,
-     .help = "mean: token-weighted; sum: plain sum of deltas, no momentum, for models that count"},
+     .help = "mean: token-weighted; radial: lengths and directions apart, by tensor; sum: plain "
+             "sum of deltas, no momentum, for models that count"},
     {"outer", "codec", CONFIG_ENUM, .def = "int8", .choices = codecs,
      .help = "how contributions are coded; topk wants mu = 0"},
     {"outer", "down_codec", CONFIG_ENUM, .def = "full", .choices = downs,
@@ -113,7 +134,17 @@ static void take_rounds(const struct config *c, struct hub_settings *s) {
     s->rule.h_ref = config_f64(c, "outer", "h_ref");
     if (!(s->rule.h_ref > 0)) s->rule.h_ref = (double)s->steps;
     s->rule.late_weight = config_f64(c, "outer", "late_weight");
+    s->rule.late_decay = config_f64(c, "outer", "late_decay");
     s->rule.sum = config_enum(c, "outer", "average") == 1;
+    s->rule.radial = config_enum(c, "outer", "average") == 2;
+    s->rule.kind = (enum outer_kind)config_enum(c, "outer", "optimizer");
+    s->rule.delay = (uint32_t)config_u64(c, "outer", "delay");
+    s->rule.last_mean = config_enum(c, "outer", "last") == 1;
+    s->rule.ema = config_f64(c, "outer", "ema");
+    s->steps_first = config_u64(c, "outer", "steps_first");
+    s->ramp_share = config_f64(c, "outer", "ramp");
+    s->norm_z = config_f64(c, "outer", "norm_z");
+    s->loss_jump = config_f64(c, "outer", "loss_jump");
     CHECK(codec_parse(codecs[config_enum(c, "outer", "codec")], &s->codec));
     s->down = (enum codec)0;
     if (config_enum(c, "outer", "down_codec") > 0)
@@ -177,6 +208,12 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     if (s->rule.sum && s->down != 0)
         return config_fail(c, "outer", "down_codec", e,
                            "rounds, and outer.average sum is for models that count; want full");
+    const char *why, *misfit = outer_rule_misfit(&s->rule, &why);
+    if (misfit != NULL) return config_fail(c, "outer", misfit, e, "%s", why);
+    if (s->steps_first > s->steps)
+        return config_fail(c, "outer", "steps_first", e,
+                           "is more than outer.steps; want at most %llu",
+                           (unsigned long long)s->steps);
     if (s->lease_samples_min > s->lease_samples_max)
         return config_fail(c, "lease", "samples_min", e, "is larger than lease.samples_max");
     if (s->heartbeat_ns * 2 > s->ttl_ns)

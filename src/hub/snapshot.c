@@ -5,7 +5,7 @@
  * The layout is the hub's own and promises nothing between versions of the program: `layout` grows
  * with each change, an older or newer snapshot is refused, and the journal alone gives the same
  * state. A snapshot is read with the suspicion of a foreign file: counts, names and relations are
- * looked at.
+ * looked at. What health.c knows stands behind the ledger, where there is any of it.
  *
  * Invariant
  *   (H6) restore(snapshot(h)) then the records after it = replay of all records. */
@@ -76,6 +76,7 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     for (uint32_t i = 0; i < h->versions_count; i++) version_put(&h->versions[i], out);
     if (place) hub_facilities_put(h, out);
     ledger_encode(h->ledger, out);
+    hub_health_put(h, out);
 }
 
 struct hash hub_digest(const struct hub *h) {
@@ -197,7 +198,7 @@ static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err
     }
     struct ledger *l;
     if (ledger_decode(r, h->s.epochs, &l, e) != BRG_OK) return false;
-    if (!ledger_fits(h, l) || r->p != r->end) {
+    if (!ledger_fits(h, l) || !hub_health_get(h, r)) {
         ledger_destroy(l);
         return false;
     }

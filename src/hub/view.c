@@ -71,6 +71,8 @@ void hub_site_at(const struct hub *h, uint32_t index, time_ns now, struct hub_si
     out->steps_per_s = s->steps_per_s;
     out->tokens_per_s = s->tokens_per_s;
     out->loss = s->loss;
+    out->cos_others = s->cos_others;
+    out->norm_z = s->norm_z;
 }
 
 bool hub_version_find(const struct hub *h, uint64_t version, struct hub_version_view *out) {

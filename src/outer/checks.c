@@ -67,11 +67,26 @@ double outer_muon_bound(double lr_sum, double side, double wd, double theta_max)
 #define NORM_ALPHA 0.02
 #define NORM_SD_MIN 0.1
 
+/* The natural logarithm by additions and products alone: what is folded into the hub's state must have the same bits
+ * with every C library. x = 2^e m, m in [1/sqrt2, sqrt2); log m = 2 atanh((m-1)/(m+1)). Good to 1e-15. */
+static double log_exact(double x) {
+    int e;
+    double m = frexp(x, &e);
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
+    double s = (m - 1) / (m + 1), s2 = s * s, sum = 0;
+    for (int k = 21; k >= 1; k -= 2) sum = sum * s2 + 1.0 / k;
+    return 2 * s * sum + e * 0.69314718055994531;
+}
+
 static bool norm_value(double norm, double lr_sum, double steps, double *out) {
-    if (!(norm > 0) || !(lr_sum > 0) || !(steps > 0) || !isfinite(norm) || !isfinite(lr_sum))
+    double ratio = norm * steps / lr_sum;
+    if (!(norm > 0) || !(lr_sum > 0) || !(steps > 0) || !isfinite(ratio) || !(ratio > 0))
         return false;
-    *out = log(norm * steps / lr_sum) - NORM_POWER * log(steps);
-    return isfinite(*out);
+    *out = log_exact(ratio) - NORM_POWER * log_exact(steps);
+    return true;
 }
 
 /* Whatever the warm-up says. */
@@ -85,17 +100,17 @@ static double norm_z(const struct outer_norms *s, double x, double log_steps) {
 double outer_norms_z(const struct outer_norms *s, double norm, double lr_sum, double steps) {
     double x;
     if (s->count < OUTER_NORMS_WARM || !norm_value(norm, lr_sum, steps, &x)) return 0;
-    return norm_z(s, x, log(steps));
+    return norm_z(s, x, log_exact(steps));
 }
 
 void outer_norms_add(struct outer_norms *s, double norm, double lr_sum, double steps) {
     double x;
     if (!norm_value(norm, lr_sum, steps, &x)) return;
-    if (s->count >= OUTER_NORMS_WARM && fabs(norm_z(s, x, log(steps))) >= OUTER_NORMS_NEW)
+    if (s->count >= OUTER_NORMS_WARM && fabs(norm_z(s, x, log_exact(steps))) >= OUTER_NORMS_NEW)
         *s = (struct outer_norms){0};
     double w = fmax(NORM_ALPHA, 1 / (double)(s->count + 1)), off = x - s->mean;
     s->mean += w * off;
     s->var = (1 - w) * (s->var + w * off * off);
-    s->log_steps += w * (log(steps) - s->log_steps);
+    s->log_steps += w * (log_exact(steps) - s->log_steps);
     s->count++;
 }

@@ -7,7 +7,8 @@
  *   +--------+-------------+------------------------+----------------+--------+
  *            8             ^ multiple of 64         ^ + 4P           ^ + 8P
  *
- * A run that sends updates also has outer.e, P bf16 between outer.m and the ledger, and is of format 2.
+ * Between outer.m and the ledger stand, where a run has them, outer.ema (P f32; format 3) and outer.e (P bf16; format 2;
+ * with both 4).
  *
  * It is a plain safetensors file, so that any tool can read the weights. The parameters stand in
  * model order without a gap, so that theta is one vector, and a merge is one pass over two
@@ -21,8 +22,8 @@
  * hash it, which also is the proof that what was written can be read.
  *
  * Invariants
- *   (K1) finish succeeds only after exactly P elements of theta and P of m, and of e where there is one.
- *   (K2) the data of theta, m, e and ledger lie contiguous, in this order. */
+ *   (K1) finish succeeds only after exactly P elements of theta and P of m, and of ema and e where there are.
+ *   (K2) the data of theta, m, ema, e and ledger lie contiguous, in this order. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -36,9 +37,9 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "vectors are stored as they lie in memory");
 
-#define FORMAT "beringia-checkpoint-1"
-#define FORMAT_E "beringia-checkpoint-2"
+#define FORMAT "beringia-checkpoint-"
 #define NAME_M "outer.m"
+#define NAME_EMA "outer.ema"
 #define NAME_E "outer.e"
 #define NAME_LEDGER "ledger"
 #define KEY_THETA "theta_sha256"
@@ -47,7 +48,8 @@ enum { HEADER_MAX = 100 * 1000 * 1000 };
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 bool checkpoint_own_tensor(const char *name) {
-    return strcmp(name, NAME_M) == 0 || strcmp(name, NAME_E) == 0 || strcmp(name, NAME_LEDGER) == 0;
+    return strcmp(name, NAME_M) == 0 || strcmp(name, NAME_EMA) == 0 || strcmp(name, NAME_E) == 0 ||
+           strcmp(name, NAME_LEDGER) == 0;
 }
 
 void checkpoint_fini(struct checkpoint *c) {
@@ -73,8 +75,12 @@ static enum brg_status read_meta(const char *path, struct checkpoint *c, struct 
     char text[HASH_HEX_BYTES];
     const struct tensors *t = &c->table;
     if (!tensors_meta_get(t, "format", text, sizeof text)) return bad_meta(path, "format", e);
-    c->e_offset = strcmp(text, FORMAT_E) == 0; /* until the layout is read: whether there is one */
-    if (c->e_offset == 0 && strcmp(text, FORMAT) != 0) return bad_meta(path, "format", e);
+    size_t n = strlen(FORMAT);
+    if (strncmp(text, FORMAT, n) != 0 || text[n] < '1' || text[n] > '4' || text[n + 1] != '\0')
+        return bad_meta(path, "format", e);
+    unsigned form = (unsigned)(text[n] - '1'); /* until the layout is read: which there are */
+    c->e_offset = form & 1;
+    c->ema_offset = form >> 1;
     TRY(meta_number(t, path, "version", &c->version, e));
     TRY(meta_number(t, path, "parent", &c->parent, e));
     TRY(meta_number(t, path, "tokens", &c->tokens, e));
@@ -88,10 +94,20 @@ static enum brg_status read_meta(const char *path, struct checkpoint *c, struct 
     return BRG_OK;
 }
 
-/* Takes the last two tensors off the table: what stays are the parameters. */
+static enum brg_status want_tensor(const char *path, const struct tensor *t, const char *name,
+                                   enum tensor_type type, uint64_t elements, struct err *e) {
+    if (strcmp(t->name, name) == 0 && t->type == type && t->elements == elements && elements > 0)
+        return BRG_OK;
+    return err_set(e, BRG_E_CHECKPOINT,
+                   "%s: tensor \"%s\": expected \"%s\" with one %s for each parameter", path,
+                   t->name, name, tensor_type_name(type));
+}
+
+/* Takes the run's own tensors off the table: what stays are the parameters. */
 static enum brg_status read_layout(const char *path, struct checkpoint *c, struct err *e) {
     struct tensors *t = &c->table;
-    size_t own = c->e_offset > 0 ? 3 : 2;
+    bool has_e = c->e_offset > 0, has_ema = c->ema_offset > 0;
+    size_t own = 2U + has_e + has_ema;
     if (t->count < own + 1)
         return err_set(e, BRG_E_CHECKPOINT, "%s: not parameters, outer state and ledger", path);
     const struct tensor *m = &t->v[t->count - own], *ledger = &t->v[t->count - 1];
@@ -102,19 +118,9 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
         }
         c->elements += t->v[i].elements; /* bounded by the size of the file */
     }
-    if (strcmp(m->name, NAME_M) != 0 || m->type != TENSOR_F32 || m->elements != c->elements ||
-        c->elements == 0) {
-        return err_set(e, BRG_E_CHECKPOINT,
-                       "%s: tensor \"%s\": expected \"outer.m\" with one F32 for each "
-                       "parameter",
-                       path, m->name);
-    }
-    if (own == 3 && (strcmp(m[1].name, NAME_E) != 0 || m[1].type != TENSOR_BF16 ||
-                     m[1].elements != c->elements)) {
-        return err_set(e, BRG_E_CHECKPOINT,
-                       "%s: tensor \"%s\": expected \"outer.e\" with one BF16 for each parameter",
-                       path, m[1].name);
-    }
+    TRY(want_tensor(path, m, NAME_M, TENSOR_F32, c->elements, e));
+    if (has_ema) TRY(want_tensor(path, m + 1, NAME_EMA, TENSOR_F32, c->elements, e));
+    if (has_e) TRY(want_tensor(path, ledger - 1, NAME_E, TENSOR_BF16, c->elements, e));
     if (strcmp(ledger->name, NAME_LEDGER) != 0 || ledger->type != TENSOR_U8) {
         return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": expected \"ledger\" as U8", path,
                        ledger->name);
@@ -123,12 +129,16 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
     c->m_offset = m->offset;
     c->ledger_offset = ledger->offset;
     c->ledger_bytes = ledger->bytes;
-    if (own == 3) c->e_offset = m[1].offset;
+    if (has_ema) c->ema_offset = m[1].offset;
+    if (has_e) c->e_offset = ledger[-1].offset;
     t->count -= own;
-    uint64_t after_m = c->m_offset + 4 * c->elements;
+    uint64_t end = c->m_offset + 4 * c->elements;
     CHECK(c->m_offset == c->theta_offset + 4 * c->elements); /* K2 */
-    CHECK(own == 2 || c->e_offset == after_m);               /* K2 */
-    CHECK(c->ledger_offset == after_m + (own == 3 ? 2 * c->elements : 0));
+    CHECK(!has_ema || c->ema_offset == end);                 /* K2 */
+    if (has_ema) end += 4 * c->elements;
+    CHECK(!has_e || c->e_offset == end); /* K2 */
+    if (has_e) end += 2 * c->elements;
+    CHECK(c->ledger_offset == end); /* K2 */
     return BRG_OK;
 }
 
@@ -160,9 +170,9 @@ enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct
 /* ---- Writing --------------------------------------------------------------------------------- */
 struct checkpoint_writer {
     int fd;
-    uint64_t elements, e_elements, theta_count;
-    _Atomic uint64_t m_count, e_count;
-    uint64_t theta_offset, m_offset, e_offset, theta_hex_offset, file_bytes;
+    uint64_t elements, ema_elements, e_elements, theta_count;
+    _Atomic uint64_t m_count, ema_count, e_count;
+    uint64_t theta_offset, m_offset, ema_offset, e_offset, theta_hex_offset, file_bytes;
     struct hasher theta;
     char path[OS_PATH_MAX];
 };
@@ -182,6 +192,7 @@ static enum brg_status lay_out(const struct checkpoint_head *head, struct tensor
     }
     CHECK(elements > 0);
     tensors_add(t, NAME_M, TENSOR_F32, 1, &elements);
+    if (head->has_ema) tensors_add(t, NAME_EMA, TENSOR_F32, 1, &elements);
     if (head->has_e) tensors_add(t, NAME_E, TENSOR_BF16, 1, &elements);
     tensors_add(t, NAME_LEDGER, TENSOR_U8, 1, &(uint64_t){head->ledger_bytes});
     *out_elements = elements;
@@ -195,9 +206,10 @@ static void set_number(struct tensors *t, const char *key, uint64_t value) {
 }
 
 static void set_meta(const struct checkpoint_head *head, struct tensors *t) {
-    char run[ID_HEX_BYTES];
+    char run[ID_HEX_BYTES], format[sizeof FORMAT + 1];
     id_hex(&head->run, run);
-    tensors_meta_set(t, "format", head->has_e ? FORMAT_E : FORMAT);
+    (void)snprintf(format, sizeof format, FORMAT "%c", '1' + head->has_e + 2 * head->has_ema);
+    tensors_meta_set(t, "format", format);
     tensors_meta_set(t, "run", run);
     set_number(t, "version", head->version);
     set_number(t, "parent", head->parent);
@@ -227,7 +239,9 @@ static enum brg_status writer_start(struct checkpoint_writer *w, const struct ch
     w->theta_hex_offset = find_theta_hex(header);
     w->theta_offset = t->data_offset;
     w->m_offset = t->data_offset + 4 * w->elements;
-    w->e_offset = w->m_offset + 4 * w->elements;
+    w->ema_elements = head->has_ema ? w->elements : 0;
+    w->ema_offset = w->m_offset + 4 * w->elements;
+    w->e_offset = w->ema_offset + 4 * w->ema_elements;
     w->e_elements = head->has_e ? w->elements : 0;
     w->file_bytes = t->file_bytes;
     CHECK(t->v[t->count - 1].offset == w->e_offset + 2 * w->e_elements); /* K2 */
@@ -307,6 +321,15 @@ enum brg_status checkpoint_write_at(struct checkpoint_writer *w, uint64_t at, co
     return BRG_OK;
 }
 
+enum brg_status checkpoint_write_ema_at(struct checkpoint_writer *w, uint64_t at, const float *ema,
+                                        size_t n, struct err *e) {
+    CHECK(at <= w->ema_elements);
+    CHECK(n <= w->ema_elements - at); /* K1 */
+    TRY(write_piece(w, ema, 4 * n, w->ema_offset + 4 * at, e));
+    atomic_fetch_add(&w->ema_count, n);
+    return BRG_OK;
+}
+
 void checkpoint_hash_theta(struct checkpoint_writer *w, const float *x, size_t n) {
     hasher_update(&w->theta, x, 4 * n);
     w->theta_count += n;
@@ -329,9 +352,10 @@ static enum brg_status seal(struct checkpoint_writer *w, struct hash *out_file,
 enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct hash *out_file,
                                          uint64_t *out_bytes, struct hash *out_theta,
                                          struct err *e) {
-    CHECK(w->theta_count == w->elements); /* K1 */
-    CHECK(w->m_count == w->elements);     /* K1 */
-    CHECK(w->e_count == w->e_elements);   /* K1 */
+    CHECK(w->theta_count == w->elements);   /* K1 */
+    CHECK(w->m_count == w->elements);       /* K1 */
+    CHECK(w->ema_count == w->ema_elements); /* K1 */
+    CHECK(w->e_count == w->e_elements);     /* K1 */
     struct hash file, theta;
     enum brg_status s = seal(w, &file, &theta, e);
     if (s != BRG_OK) {

@@ -411,3 +411,105 @@ TEST(merge_U1_updates_give_the_hubs_own_bits_and_lose_nothing) {
         tensors_fini(&s.table);
     }
 }
+
+/* ---- The mean of the weights, the radial mean, cosines ------------------------------------------------- */
+/* What one thread's plain sum in memory gives: the deltas' radial mean over the tensors of the scene. */
+static void radial_reference(const struct scene *s) {
+    const struct outer_span spans[] = {{3 * OUTER_CHUNK, false}, {P, false}};
+    struct outer_radial r;
+    struct outer_merge g;
+    const float *rows[PARTS];
+    for (size_t i = 0; i < PARTS; i++) rows[i] = delta[i];
+    assert_true(outer_radial_init(&r, spans, 2, s->parts, s->weight, s->job.parts_count));
+    outer_radial_measure(&r, 0, rows, P);
+    outer_radial_finish(&r);
+    outer_merge_init(&g, &s->job.params, s->parts, s->weight, s->job.parts_count);
+    g.radial = &r;
+    for (size_t at = 0; at < P; at += OUTER_CHUNK) {
+        for (size_t i = 0; i < PARTS; i++) rows[i] = delta[i] + at;
+        outer_merge_chunk_at(&g, at, want_theta + at, want_m + at, rows,
+                             P - at < OUTER_CHUNK ? P - at : OUTER_CHUNK);
+    }
+    outer_merge_fini(&g);
+    outer_radial_fini(&r);
+}
+
+TEST(merge_M2_a_radial_mean_equals_the_one_in_memory_for_any_threads) {
+    static struct scene s;
+    set_up(&s, PARTS);
+    radial_reference(&s);
+    struct hash first = {0};
+    s.job.radial = true;
+    for (unsigned threads = 1; threads <= 4; threads++) {
+        struct hash out_file = {0};
+        s.job.threads = threads;
+        struct hash out_theta = run_ok(&s, &out_file);
+        check_file(&s, &out_theta);
+        if (threads == 1) first = out_file;
+        assert_true(hash_equal(&first, &out_file));
+    }
+    flip(s.merge_parts[1].path, -7);
+    expect_bad(&s, BRG_E_CORRUPT, 1);
+    tensors_fini(&s.table);
+}
+
+/* Three versions that keep a mean, with and without updates, then one that does not. */
+TEST(merge_keeps_a_mean_of_the_weights_until_it_is_told_not_to) {
+    static struct scene s;
+    static float mean[P], got[P];
+    char parent[OS_PATH_MAX];
+    set_up(&s, 2);
+    memcpy(mean, theta, sizeof mean);
+    s.job.threads = 3;
+    for (int round = 0; round < 4; round++) {
+        struct checkpoint k = {0};
+        struct hash out_file = {0};
+        s.job.keeps_ema = round < 3;
+        s.job.ema = 0.25;
+        s.job.down = round == 1 ? CODEC_INT4 : (enum codec)0;
+        (void)run_ok(&s, &out_file);
+        assert_int_equal(checkpoint_open(s.out, &k, NULL), BRG_OK);
+        assert_int_equal(k.ema_offset > 0, round < 3);
+        assert_int_equal(k.e_offset > 0, round == 1);
+        if (round < 3) {
+            read_all(s.out, sizeof got, k.theta_offset, got);
+            outer_ema_chunk(mean, got, 0.25, P);
+            read_all(s.out, sizeof got, k.ema_offset, got);
+            assert_memory_equal(got, mean, sizeof got);
+        }
+        checkpoint_fini(&k);
+        os_path(parent, test_dir(), "mean-%d", round);
+        assert_int_equal(rename(s.out, parent), 0);
+        memcpy(s.parent, parent, sizeof s.parent);
+    }
+    tensors_fini(&s.table);
+}
+
+TEST(merge_tells_how_the_sites_agree) {
+    static struct scene s;
+    double gram[PARTS * PARTS] = {0}, cosines[PARTS];
+    const float *rows[PARTS];
+    set_up(&s, PARTS);
+    for (size_t i = 0; i < PARTS; i++) rows[i] = delta[i];
+    outer_gram_add(gram, s.parts, PARTS, rows, P);
+    double mean = outer_cosines(gram, s.parts, s.weight, PARTS, cosines);
+    for (unsigned threads = 1; threads <= 3; threads++) {
+        struct merge_figures figures = {0};
+        struct hash out_file = {0};
+        s.job.threads = threads;
+        s.job.figures = &figures;
+        (void)run_ok(&s, &out_file);
+        assert_true(figures.known);
+        assert_true(fabs(figures.cos_mean - mean) < 1e-9);
+        for (size_t i = 0; i < PARTS; i++)
+            assert_true(fabs(figures.cosines[i] - cosines[i]) < 1e-9);
+    }
+    tensors_fini(&s.table);
+    struct merge_figures none = {0}; /* one site alone agrees with nobody */
+    struct hash out_file = {0};
+    set_up(&s, 1);
+    s.job.figures = &none;
+    (void)run_ok(&s, &out_file);
+    assert_false(none.known);
+    tensors_fini(&s.table);
+}
