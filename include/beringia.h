@@ -173,6 +173,8 @@ struct brg_figures {
     double tokens_per_s, loss;
     int32_t online, joined, draining, complete;
     char state[16];
+    /* Since 0.3. Samples of a step that suit this site's speed, beside the others'; 0: the run has no wish. */
+    uint64_t samples_target;
 };
 
 /* Sets the defaults of a struct brg_options of this header. */

@@ -128,7 +128,7 @@ class _Figures(c.Structure):
                 ("segment_steps", c.c_uint64), ("steps_target", c.c_uint64), ("pending", c.c_uint64),
                 ("merged", c.c_uint64), ("refused", c.c_uint64), ("tokens_per_s", c.c_double), ("loss", c.c_double),
                 ("online", c.c_int32), ("joined", c.c_int32), ("draining", c.c_int32), ("complete", c.c_int32),
-                ("state", c.c_char * 16)]
+                ("state", c.c_char * 16), ("samples_target", c.c_uint64)]
 
 
 class _DataFacts(c.Structure):
@@ -176,6 +176,7 @@ class Figures(NamedTuple):
     draining: bool
     complete: bool
     state: str
+    samples_target: int
 
 
 # ---- Finding and checking the library --------------------------------------------------------------------------------
@@ -539,7 +540,7 @@ class Site:
         f = _Figures(struct_bytes=c.sizeof(_Figures))
         self._good(_lib.brg_status(self._live(), c.byref(f)))
         values = [getattr(f, n) for n in Figures._fields]
-        return Figures(*values[:13], *map(bool, values[13:17]), values[17].decode())
+        return Figures(*values[:13], *map(bool, values[13:17]), values[17].decode(), values[18])
 
     def drain(self) -> None:
         """Asks for an early end. Any thread, and signal handlers."""

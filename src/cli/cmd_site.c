@@ -30,6 +30,8 @@ static const char HELP[] =
     "  --data DIR           the packed data set\n"
     "  --state DIR          local checkpoints and contributions; keep it from job to job\n"
     "  --batch N            samples of one optimizer step, over all ranks (default 8)\n"
+    "  --batch-max N        the most that fit; a run with outer.cadence_by=batch then chooses the\n"
+    "                       batch by this site's speed, from 1 to N (default: --batch, for good)\n"
     "  --micro-batch N      samples in memory at once, of a rank (default: its part of the batch)\n"
     "  --precision P        of the operands of matrix products: f32 (default) or bf16\n"
     "  --recompute          keep less in memory: run each layer again in backward\n"
@@ -72,7 +74,7 @@ enum { NONFINITE_MAX = 3 };
 
 struct site_args {
     struct brg_options o;
-    uint64_t batch, micro, threads, steps_max;
+    uint64_t batch, batch_max, micro, threads, steps_max;
     double throttle;
     time_ns time_limit, grace, rank_timeout, take_over;
     enum dp_use mpi;
@@ -123,7 +125,7 @@ static enum brg_status trainer_build(struct job *j, struct err *e) {
     struct brg_data_facts facts = {.struct_bytes = sizeof facts};
     char why[300] = "";
     struct rank_setup setup = {.seq_len = j->run.seq_len,
-                               .batch = j->args->batch,
+                               .batch = j->args->batch_max,
                                .adamw = {.beta1 = j->run.beta1,
                                          .beta2 = j->run.beta2,
                                          .eps = j->run.eps,
@@ -146,7 +148,7 @@ static enum brg_status trainer_build(struct job *j, struct err *e) {
     brg_data_close(data);
     TRY(ranks_setup(&j->ranks, &setup, brg_model_json(j->site), e));
     model_tensors(&j->ranks.model, &j->table);
-    j->samples = mem_alloc(j->args->batch, sizeof *j->samples);
+    j->samples = mem_alloc(j->args->batch_max, sizeof *j->samples);
     return BRG_OK;
 }
 
@@ -246,13 +248,22 @@ static bool limit_reached(struct job *j) {
            (a->steps_max > 0 && j->steps >= a->steps_max);
 }
 
+/* The run's wish, where this site has room to follow one. */
+static uint64_t batch_now(const struct job *j) {
+    struct brg_figures f = {.struct_bytes = sizeof f};
+    const struct site_args *a = j->args;
+    if (a->batch_max == a->batch || brg_status(j->site, &f) != BRG_GO || f.samples_target == 0)
+        return a->batch;
+    return f.samples_target < a->batch_max ? f.samples_target : a->batch_max;
+}
+
 static int train(struct job *j) {
     int status = BRG_GO;
     time_ns joined = os_now();
     while (status == BRG_GO || status == BRG_WAIT) {
         uint64_t count = 0;
         if (limit_reached(j)) brg_drain(j->site);
-        status = brg_take(j->site, j->args->batch, NS_PER_S, j->samples, NULL, &count);
+        status = brg_take(j->site, batch_now(j), NS_PER_S, j->samples, NULL, &count);
         if (status == BRG_GO) {
             time_ns before = os_now();
             status = step(j, count);
@@ -354,6 +365,7 @@ enum {
     OPT_DATA,
     OPT_STATE,
     OPT_BATCH,
+    OPT_BATCH_MAX,
     OPT_MICRO,
     OPT_THREADS,
     OPT_THROTTLE,
@@ -380,6 +392,7 @@ static const struct option OPTIONS[] = {
     {"data", required_argument, NULL, OPT_DATA},
     {"state", required_argument, NULL, OPT_STATE},
     {"batch", required_argument, NULL, OPT_BATCH},
+    {"batch-max", required_argument, NULL, OPT_BATCH_MAX},
     {"micro-batch", required_argument, NULL, OPT_MICRO},
     {"threads", required_argument, NULL, OPT_THREADS},
     {"precision", required_argument, NULL, OPT_PRECISION},
@@ -425,6 +438,7 @@ static bool take_option(struct site_args *a, int option, const char *value) {
     case OPT_DATA: a->o.data_dir = value; return true;
     case OPT_STATE: a->o.state_dir = value; return true;
     case OPT_BATCH: return count(value, 4096, &a->batch);
+    case OPT_BATCH_MAX: return count(value, 4096, &a->batch_max);
     case OPT_MICRO: return count(value, 4096, &a->micro);
     case OPT_THREADS: return count(value, 1024, &a->threads);
     case OPT_PRECISION: return precision_parse(value, &a->precision);
@@ -483,6 +497,8 @@ int cmd_site(int argc, char **argv) {
     if (optind < argc) return usage("not understood:", argv[optind]);
     if (!a.o.hub_url || !a.o.site_name || !a.o.data_dir || !a.o.state_dir)
         return usage("--hub, --name, --data and --state are needed", "");
+    if (a.batch_max == 0) a.batch_max = a.batch;
+    if (a.batch_max < a.batch) return usage("--batch-max is smaller than --batch", "");
     if (a.micro > a.batch) return usage("--micro-batch is larger than --batch", "");
     a.o.batch_samples = a.batch;
     a.o.cancel = &stop_asked;

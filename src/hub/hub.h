@@ -37,6 +37,7 @@ struct hub_settings {
     time_ns grace_ns;       /* from the quorum on, how long the others are waited for */
     uint32_t staleness_max; /* versions of others a delta may miss (1: late ones are folded in) */
     bool cadence;           /* steps_target in proportion to measured speed */
+    bool cadence_batch;     /* first the samples of a step, where a site can */
     uint64_t steps_first; /* H at the start, up to `steps` over ramp_share of the tokens; 0: none */
     double ramp_share;
     double

@@ -112,8 +112,10 @@ struct hub {
         uint32_t live_ready;
         uint64_t tokens_per_step;
         double steps_per_s; /* mean of those who told; 0: nobody */
-    } crowd;                /* of many sites: counted now and then */
-    struct hub_out *out;    /* within a step */
+        double batch_tokens,
+            batch_rate;  /* sums of those who told both: tokens of a step, tokens a second */
+    } crowd;             /* of many sites: counted now and then */
+    struct hub_out *out; /* within a step */
     struct buf body;
     struct hub_record scratch; /* the record that is being decided */
 };

@@ -53,6 +53,9 @@ static struct hub_crowd crowd_of(const struct hub *h) {
         if (tokens <= 0) continue;
         tokens_sum += tokens;
         tokens_known++;
+        if (s->tokens_per_s <= 0) continue;
+        c.batch_tokens += tokens;
+        c.batch_rate += s->tokens_per_s;
     }
     uint32_t live = c.live_ready > 0 ? c.live_ready : 1;
     if (steps_known > 0) c.steps_per_s = steps_sum / steps_known;
@@ -93,6 +96,19 @@ static uint64_t steps_target(const struct hub *h, uint32_t site, double mean) {
     return target < 1 ? 1 : (uint64_t)target;
 }
 
+/* The sites' steps together stay as large as they are, and each has its share of them by its speed: then all do as
+ * many steps in the same time, and their deltas are equally long. A share that is nearly right stays, or the roundings
+ * of many small changes would add up. A site that cannot follow (its memory) is left to steps_target. 0: no wish. */
+static uint64_t samples_target(const struct hub *h, uint32_t site, const struct hub_crowd *all) {
+    if (!h->s.cadence || !h->s.cadence_batch || site == 0) return 0;
+    const struct hub_site *s = &h->sites[site];
+    double own = step_tokens(s) / h->s.seq_len;
+    if (!(s->tokens_per_s > 0) || !(own > 0) || !(all->batch_rate > 0)) return 0;
+    double target = all->batch_tokens * s->tokens_per_s / all->batch_rate / h->s.seq_len;
+    target = floor((fabs(target - own) <= 0.1 * own ? own : target) + 0.5);
+    return target < 1 ? 1 : (uint64_t)fmin(target, 1e9);
+}
+
 void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) {
     memset(out, 0, sizeof *out);
     if (!h->opened) return;
@@ -103,6 +119,7 @@ void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) 
     struct hub_crowd all = crowd(h);
     out->tokens_per_step = all.tokens_per_step;
     out->steps_target = steps_target(h, site, all.steps_per_s);
+    out->samples_target = samples_target(h, site, &all);
     out->drain = h->draining;
     out->complete = hub_complete(h);
 }

@@ -11,6 +11,7 @@ static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
 static const char *const optimizers[] = {"adamw", "muon", NULL};
 static const char *const averages[] = {"mean", "sum", "radial", NULL};
 static const char *const outers[] = {"nesterov", "plain", "delayed", NULL};
+static const char *const cadences[] = {"steps", "batch", NULL};
 static const char *const lasts[] = {"same", "mean", NULL};
 static const char *const downs[] = {"full", "bf16", "int8", "int4", "topk", NULL};
 static const char *const codecs[] = {"fp32", "bf16", "int8", "int4", "topk", NULL};
@@ -86,7 +87,9 @@ static const struct config_key keys[] = {
     {"outer", "staleness_max", CONFIG_U64, .def = "1", .min = 0, .max = 64,
      .help = "versions that a contribution's base may be behind the head"},
     {"outer", "cadence", CONFIG_BOOL, .def = "true",
-     .help = "ask faster sites for more steps, so that all finish a round together"},
+     .help = "ask faster sites for more, so that all finish a round together"},
+    {"outer", "cadence_by", CONFIG_ENUM, .def = "steps", .choices = cadences,
+     .help = "of what: steps; batch: samples of a step first, where a site has room (--batch-max)"},
 
     {"lease", "ttl", CONFIG_DURATION, .def = "120s", .min = 100e6, .max = 86400e9,
      .help = "how long a lease lives without a heartbeat"},
@@ -128,6 +131,7 @@ static void take_rounds(const struct config *c, struct hub_settings *s) {
     s->grace_ns = config_duration(c, "outer", "grace");
     s->staleness_max = (uint32_t)config_u64(c, "outer", "staleness_max");
     s->cadence = config_bool(c, "outer", "cadence");
+    s->cadence_batch = config_enum(c, "outer", "cadence_by") == 1;
     s->rule.eta = config_f64(c, "outer", "eta");
     s->rule.mu = config_f64(c, "outer", "mu");
     s->rule.m_ref = config_f64(c, "outer", "m_ref");

@@ -208,6 +208,7 @@ int call_status(const struct brg_site *s, struct brg_figures *out) {
                             .leased = site_available(c),
                             .segment_steps = c->seg.steps,
                             .steps_target = c->round.steps_target,
+                            .samples_target = c->round.samples_target,
                             .pending = c->deltas_count,
                             .merged = c->merged_count,
                             .refused = c->rejected_count,

@@ -181,6 +181,7 @@ struct wire_round {           /* the round's header: what the site needs to trai
     uint64_t tokens;          /* committed tokens at the head */
     uint64_t tokens_per_step; /* planned tokens of all live sites in one inner step */
     uint64_t steps_target;    /* inner steps this site should hand in after */
+    uint64_t samples_target;  /* samples of a step that suit its speed; 0: its own wish */
     bool drain, complete;
 };
 struct wire_join_answer {

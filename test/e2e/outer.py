@@ -119,6 +119,25 @@ def outer_e2e_delayed_momentum_counts_arrivals_across_a_killed_hub():
             arrived = 0
 
 
+def outer_e2e_batches_follow_the_speed_of_their_sites():
+    c = begin("batch", {"outer.cadence_by": "batch", "lease.heartbeat": "200ms"})
+    c.site_words["a"] = WORDS[:-1] + [0.2, "--batch-max", 32]
+    c.site_words["b"] = WORDS[:-1] + [1.0, "--batch-max", 32]
+    c.start_hub()
+    c.start_site("a")
+    c.start_site("b")
+    finish(c)
+    check(c)
+    names = {r["site"]: r["name"] for r in records(c, "join")}
+    batch = {"a": [], "b": []}
+    for r in records(c, "stage"):
+        batch[names[r["site"]]].append(r["tokens"] / r["steps"] / 64)
+    # Eight samples each at the begin, then shares of sixteen: whoever of the two is faster has more.
+    want(batch["a"][0] <= 12 and batch["b"][0] <= 12, f"the batches begin with {batch['a'][0]}, {batch['b'][0]}")
+    spread = [max(batch[s][1:]) for s in batch], [min(batch[s][1:-1]) for s in batch]
+    want(max(spread[0]) > 9 and min(spread[1]) < 7.5, f"the batches do not follow the speed: {batch}")
+
+
 def outer_e2e_a_run_that_diverges_goes_back_by_itself():
     # The rate rises over the whole run to a height at which nothing can be learnt any more.
     c = begin("jump", {"train.lr": 3, "train.schedule": "constant", "train.warmup_tokens": 1,

@@ -398,3 +398,38 @@ TEST(hub_H22_a_step_that_is_not_followed_by_its_merge_has_no_effect) {
     }
     kit_close(&w.k);
 }
+
+/* Speeds 1:2:4 in tokens, the same batch at first: after a few rounds of asking all do as many steps a second. */
+TEST(hub_cadence_by_batch_gives_each_site_its_share_of_a_step_by_its_speed) {
+    struct world w;
+    struct hub_settings s = kit_settings(POSITIONS, 1);
+    double speed[3] = {1000, 2000, 4000}, batch[3] = {32, 32, 32};
+    uint64_t beat = 0;
+    s.cadence = s.cadence_batch = true;
+    set_up(&w, &s, 3);
+    for (uint32_t i = 0; i < 3; i++) (void)kit_lease(&w.k, names[i], w.inc[i], ++w.req, 4);
+    for (int turn = 0; turn < 20; turn++) {
+        beat++;
+        for (uint32_t i = 0; i < 3; i++) {
+            struct wire_request q = kit_request(&w.k, WIRE_HEARTBEAT, names[i], w.inc[i]);
+            q.u.heartbeat.hb_seq = beat;
+            q.u.heartbeat.phase = PHASE_TRAINING;
+            q.u.heartbeat.tokens_per_s = speed[i];
+            q.u.heartbeat.steps_per_s = speed[i] / (batch[i] * KIT_SEQ_LEN);
+            uint64_t told = kit_send(&w.k, &q)->u.heartbeat.round.samples_target;
+            if (turn > 0) { /* by then the hub has heard of all */
+                assert_true(told > 0);
+                batch[i] = i == 2 && told > 50 ? 50
+                                               : (double)told; /* the fastest has no more memory */
+            }
+        }
+    }
+    double sum = batch[0] + batch[1] + batch[2];
+    assert_true(fabs(sum - 96) <= 12);
+    assert_true(fabs(batch[1] / batch[0] - 2) < 0.25);
+    assert_true(batch[2] == 50);
+    struct wire_round r;
+    hub_round(w.k.h, "c", w.k.now, &r);
+    assert_true(r.steps_target >= 30); /* what the batch does not do the steps do */
+    kit_close(&w.k);
+}
