@@ -104,12 +104,15 @@ static const struct field progress_fields[] = {
 static const struct field state_fields[] = {FIELD(wire_lease_state, tok, JSON_HEX64),
                                             FIELD_NAME(wire_lease_state, verdict, verdict_names),
                                             FIELD(wire_lease_state, keep, JSON_U64), FIELD_END};
-static const struct field round_fields[] = {
-    FIELD(wire_round, head, JSON_U64),         FIELD(wire_round, theta, JSON_HASH),
-    FIELD(wire_round, tokens, JSON_U64),       FIELD(wire_round, tokens_per_step, JSON_U64),
-    FIELD(wire_round, steps_target, JSON_U64), FIELD_OMIT(wire_round, samples_target, JSON_U64),
-    FIELD(wire_round, drain, JSON_BOOL),       FIELD(wire_round, complete, JSON_BOOL),
-    FIELD_END};
+static const struct field round_fields[] = {FIELD(wire_round, head, JSON_U64),
+                                            FIELD(wire_round, theta, JSON_HASH),
+                                            FIELD(wire_round, tokens, JSON_U64),
+                                            FIELD(wire_round, tokens_per_step, JSON_U64),
+                                            FIELD(wire_round, steps_target, JSON_U64),
+                                            FIELD_OMIT(wire_round, samples_target, JSON_U64),
+                                            FIELD(wire_round, drain, JSON_BOOL),
+                                            FIELD(wire_round, complete, JSON_BOOL),
+                                            FIELD_END};
 
 static const struct field join_fields[] = {FIELD(wire_join, boot, JSON_ID),
                                            FIELD(wire_join, protocol, JSON_U32),
