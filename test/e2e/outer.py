@@ -6,23 +6,20 @@ wrong: the hub is killed between rounds, momentum waits for arrivals that a cras
 rises until the run diverges. What must hold: the journal alone gives every version again, byte for byte, the mean of
 the weights included; the audit is clean; the run goes back to the last good version by itself, begins its momentum
 anew, and ends what a person has to decide by saying so."""
-import glob
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
-import traceback
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
+from scenarios import run_scenarios, tsan_is_too_slow  # noqa: E402
 
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
 SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-outer-e2e"
-ONLY = os.environ.get("T", "")
 MODEL = os.path.join(ROOT, "share", "models", "tiny.json")
 FAST = {"lease.ttl": "3s", "lease.heartbeat": "300ms", "outer.steps": 8, "outer.grace": "2s",
         "lease.samples_min": 16, "lease.samples_max": 128}
@@ -184,46 +181,5 @@ def outer_e2e_a_run_that_diverges_goes_back_by_itself():
         want(not later or later[0]["mu"] == 0, f"the momentum goes on: {later[0] if later else None}")
 
 
-SCENARIOS = [v for k, v in list(globals().items()) if k.startswith("outer_e2e_")]
-
-
-def main():
-    failed = 0
-    for scenario in SCENARIOS:
-        name = scenario.__name__
-        if ONLY and ONLY not in name and ONLY not in "outer.py":
-            continue
-        if os.environ.get("VARIANT") == "tsan":
-            print(f"skip {name}: training is too slow with the thread sanitizer", flush=True)
-            continue
-        began = time.monotonic()
-        clusters = []
-        create = Cluster.__init__
-
-        def remember(self, *args, **kwargs):
-            clusters.append(self)
-            create(self, *args, **kwargs)
-
-        Cluster.__init__ = remember
-        try:
-            scenario()
-            print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
-        except Exception as e:  # every failure of a scenario is its result
-            failed += 1
-            if not isinstance(e, Failure):
-                traceback.print_exc()
-            for c in clusters:
-                for log in sorted(glob.glob(os.path.join(c.out, "*.log"))):
-                    with open(log, encoding="utf-8", errors="replace") as f:
-                        tail = f.read().splitlines()[-12:]
-                    print(f"    | {log}", *(f"    |   {line}" for line in tail), sep="\n")
-            print(f"FAIL {name}: {e}", flush=True)
-        finally:
-            Cluster.__init__ = create
-            for c in clusters:
-                c.clean()
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_scenarios(globals(), "outer_e2e_", tsan_is_too_slow()))
