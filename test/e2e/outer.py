@@ -158,7 +158,7 @@ def outer_e2e_a_run_that_diverges_goes_back_by_itself():
         f.write(text.replace("warmup_tokens: 1", f"warmup_tokens: {tokens}"))
     c.start_hub()
     with open(os.path.join(c.out, "eval.log"), "w", encoding="utf-8") as log:
-        watcher = subprocess.Popen([PROGRAM, "eval", c.run_dir, "--data", c.data, "--watch", "--every", "50ms",
+        watcher = subprocess.Popen([PROGRAM, "eval", c.run_dir, "--data", c.data, "--watch", "--poll", "50ms",
                                     "--threads", "1"], stdout=log, stderr=log)
         try:
             wait_for("version 0 to be measured", lambda: records(c, "eval"), 60, pause=0.2)
