@@ -393,6 +393,7 @@ int cmd_eval(int argc, char **argv) {
         case OPT_EVERY:
             if (!parse_count(optarg, 1 << 30, &a.every))
                 return usage("--every: no number in 1..1073741824:", optarg);
+            break;
         case OPT_EMA: a.ema = true; break;
         case OPT_WATCH: a.watch = true; break;
         case OPT_POLL:
