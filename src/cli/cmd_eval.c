@@ -191,16 +191,16 @@ struct standing { /* of the run: what is to be measured */
 };
 
 static enum brg_status ask_standing(const char *run, struct standing *out, struct err *e) {
-    char url[400];
+    struct hub_address hub;
     size_t i;
     json_t *v;
     AUTO_BUF struct buf b = {.bytes_max = ANSWER_MAX};
-    TRY(cli_hub_url(run, url, sizeof url, e));
-    TRY(cli_hub_get(url, "/v1/status", &b, e));
+    TRY(cli_hub_find(run, &hub, e));
+    TRY(cli_hub_get(&hub, "/v1/status", &b, e));
     json_t *o = json_loadb((const char *)b.data, b.bytes_count, 0, NULL);
     if (!json_is_integer(json_object_get(o, "head"))) {
         json_decref(o);
-        return err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", url);
+        return err_set(e, BRG_E_MESSAGE, "%s: this is no status of a hub", hub.url);
     }
     json_int_t head = json_integer_value(json_object_get(o, "head"));
     *out = (struct standing){.head = (uint64_t)head,
@@ -214,12 +214,13 @@ static enum brg_status ask_standing(const char *run, struct standing *out, struc
 
 /* What the hub says against it is no reason to end: the version may have been rolled away meanwhile. */
 static enum brg_status tell_hub(const char *run, uint64_t version, double loss, struct err *e) {
-    char url[400], json[128];
+    struct hub_address hub;
+    char json[128];
     AUTO_BUF struct buf b = {.bytes_max = ANSWER_MAX};
     (void)snprintf(json, sizeof json, "{\"version\":%llu,\"loss\":%.17g}",
                    (unsigned long long)version, loss);
-    TRY(cli_hub_url(run, url, sizeof url, e));
-    enum brg_status s = cli_hub_post(url, "/v1/operator/evaluated", json, &b, e);
+    TRY(cli_hub_find(run, &hub, e));
+    enum brg_status s = cli_hub_post(&hub, "/v1/operator/evaluated", json, &b, e);
     if (s != BRG_E_REFUSED) return s;
     fprintf(stderr, "beringia eval: %s\n", e->text);
     return BRG_OK;
