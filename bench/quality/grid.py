@@ -6,7 +6,7 @@ longer where its best end is its edge. What is reported are the runs of the best
 than one, the first is the one that was tuned on, and the tables say so."""
 import math
 
-PARTS = ("central", "plain", "over", "codec", "members")
+PARTS = ("central", "plain", "over", "codec", "members", "levers")
 PERIODS = (10, 30, 100)
 BATCHES = {"40k": 2}  # rows of a site's step: the smallest model would have too few steps with as many as the others
 BATCH = 4
@@ -106,6 +106,7 @@ OTHER_H = {("muon", 10): 1.5, ("muon", 100): 0.7, ("adamw", 10): 1.0, ("adamw", 
 def variants(lab, a, base, table):
     names = list(table)
     rows = lab.all([{**base, **table[n], "seed": s} for n in names for s in range(1, a.seeds + 1)])
+    rows = [{**r, "nll": r["nll_ema"]} if r and r["nll_ema"] else r for r in rows]  # where a mean was kept, it is meant
     return {n: Arm({**base, **table[n]}, rows[i * a.seeds:(i + 1) * a.seeds]) for i, n in enumerate(names)}
 
 
@@ -128,19 +129,30 @@ def members(lab, a, arms):
     return variants(lab, a, arms["muon-30"].settings, table)
 
 
+def levers(lab, a, arms):
+    """Options of the outer step (docs/outer.md), one at a time; the campaign's alone."""
+    base = arms["muon-30"].settings
+    table = {"radial": {"radial": 1, "eta": float(f"{base['eta'] / 1.5:.3g}")}, "last-mean": {"last_mean": 1},
+             "plain-mean": {"outer": "plain"}, "ramp": {"steps_first": 5}, "ema": {"ema": 0.9},
+             "muon-ratio-2": {"lr": float(f"{base['lr'] / 2:.3g}"), "lr_ratio": 2.0}, "wsd": {"schedule": "wsd"}}
+    return variants(lab, a, base, table)
+
+
 def play(lab, a):
     arms = central(lab, a)
     if any(not x.settings for x in arms.values()):
         return arms
     if "plain" in a.parts:
         arms |= plain(lab, a, arms)
-    if {"over", "codec", "members"} & set(a.parts):
+    if {"over", "codec", "members", "levers"} & set(a.parts):
         arms |= over(lab, a, arms, "muon")
     if arms.get("muon-30") and arms["muon-30"].settings:
         if "codec" in a.parts:
             arms |= codec(lab, a, arms)
         if "members" in a.parts:
             arms |= members(lab, a, arms)
+        if "levers" in a.parts and not a.quick:
+            arms |= levers(lab, a, arms)
     if "over" in a.parts:
         arms |= over(lab, a, arms, "adamw")
     return arms

@@ -33,6 +33,8 @@ struct round {
     double weight[LAB_SITES_MAX];
     const struct lab_site *of[LAB_SITES_MAX];
     size_t count;
+    struct outer_round step;
+    struct outer_radial radial;
     struct outer_merge merge;
     struct outer_room room;
     double norm2[LAB_SITES_MAX], dot[LAB_SITES_MAX][LAB_SITES_MAX], sum2;
@@ -68,40 +70,76 @@ static void compared(struct lab *b, const struct round *r) {
     b->cosines++;
 }
 
-static void merge_chunk(struct lab *b, struct round *r, uint64_t at, size_t n, float *scratch) {
-    const uint8_t *coded[LAB_SITES_MAX];
-    enum codec codecs[LAB_SITES_MAX];
-    size_t bad = 0;
+static void coded_at(const struct lab *b, const struct round *r, uint64_t at,
+                     const uint8_t *coded[LAB_SITES_MAX], enum codec codecs[LAB_SITES_MAX]) {
     for (size_t i = 0; i < r->count; i++) {
         coded[i] = r->of[i]->delta + codec_bytes(b->o->codec, at);
         codecs[i] = b->o->codec;
     }
+}
+
+static size_t chunk_at(const struct lab *b, uint64_t at) {
+    return b->P - at < OUTER_CHUNK ? (size_t)(b->P - at) : OUTER_CHUNK;
+}
+
+/* Lengths and directions apart, tensor by tensor: two passes over the contributions, as the hub makes them. */
+static void measure(struct lab *b, struct round *r) {
+    const uint8_t *coded[LAB_SITES_MAX];
+    enum codec codecs[LAB_SITES_MAX];
+    size_t bad;
+    if (!r->step.radial ||
+        !outer_radial_init(&r->radial, b->spans, b->spans_count, r->parts, r->weight, r->count))
+        return;
+    for (uint64_t at = 0; at < b->P; at += OUTER_CHUNK) {
+        coded_at(b, r, at, coded, codecs);
+        enum brg_status s = outer_radial_measure_coded(&r->radial, at, coded, codecs,
+                                                       chunk_at(b, at), &r->room, &bad);
+        if (s != BRG_OK) lab_fail(s, "a contribution cannot be measured");
+    }
+    outer_radial_finish(&r->radial);
+    r->merge.radial = &r->radial;
+}
+
+static void merge_chunk(struct lab *b, struct round *r, uint64_t at, float *scratch) {
+    const uint8_t *coded[LAB_SITES_MAX];
+    enum codec codecs[LAB_SITES_MAX];
+    size_t bad = 0, n = chunk_at(b, at);
+    coded_at(b, r, at, coded, codecs);
     compare(b, r, at, n);
-    enum brg_status s =
-        outer_merge_coded(&r->merge, b->theta + at, b->m + at, coded, codecs, n, &r->room, &bad);
+    enum brg_status s = outer_merge_coded_at(&r->merge, at, b->theta + at, b->m + at, coded, codecs,
+                                             n, &r->room, &bad);
     if (s == BRG_OK && b->o->down != 0)
         s = outer_down_chunk(b->o->down, b->old + at, b->theta + at, b->feedback + 2 * at, n,
                              b->update, scratch);
     if (s != BRG_OK) lab_fail(s, "a chunk cannot be merged");
+    if (r->step.keeps_ema) outer_ema_chunk(b->ema + at, b->theta + at, r->step.ema, n);
 }
 
 static void merge(struct lab *b, struct round *r) {
-    struct outer_params p;
     struct id128 dids[LAB_SITES_MAX];
     AUTO_FREE float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof *scratch);
-    memcpy(b->old, b->theta, b->P * sizeof(float));
-    outer_params_compute(&b->o->rule, r->parts, r->count, &p, r->weight);
-    outer_merge_init(&r->merge, &p, r->parts, r->weight, r->count);
-    outer_room_init(&r->room, r->count);
-    for (uint64_t at = 0; at < b->P; at += OUTER_CHUNK)
-        merge_chunk(b, r, at, b->P - at < OUTER_CHUNK ? (size_t)(b->P - at) : OUTER_CHUNK, scratch);
-    outer_room_fini(&r->room);
-    outer_merge_fini(&r->merge);
-    compared(b, r);
+    uint64_t samples = 0;
     for (size_t i = 0; i < r->count; i++) {
         dids[i] = r->of[i]->did;
-        b->merged_samples += r->of[i]->pending_tokens / data_seq_len(b->data);
+        samples += r->of[i]->pending_tokens / data_seq_len(b->data);
     }
+    b->past.last = b->merged_samples + samples == b->positions;
+    memcpy(b->old, b->theta, b->P * sizeof(float));
+    outer_round_compute(&b->o->rule, &b->past, r->parts, r->count, &r->step, r->weight);
+    outer_merge_init(&r->merge, &r->step.params, r->parts, r->weight, r->count);
+    outer_room_init(&r->room, r->count);
+    measure(b, r);
+    if (r->step.keeps_ema && !b->has_ema) memcpy(b->ema, b->old, b->P * sizeof(float));
+    b->has_ema |= r->step.keeps_ema;
+    for (uint64_t at = 0; at < b->P; at += OUTER_CHUNK) merge_chunk(b, r, at, scratch);
+    outer_room_fini(&r->room);
+    outer_radial_fini(&r->radial);
+    outer_merge_fini(&r->merge);
+    compared(b, r);
+    uint32_t fresh = 0;
+    for (size_t i = 0; i < r->count; i++) fresh += r->parts[i].late == 0;
+    b->past = outer_past_after(&b->past, &r->step.params, fresh);
+    b->merged_samples += samples;
     enum lease_fault f = ledger_merge(b->ledger, ++b->version, dids, r->count);
     if (f != LEASE_FINE) lab_fail(BRG_E_INTERNAL, lease_fault_text(f));
     b->r->rounds++;
@@ -137,6 +175,13 @@ static void curve_point(struct lab *b) {
 
 /* Sites of equal rank finish a round together: more steps for a faster one, as the hub's cadence has it. */
 void lab_share_out(struct lab *b) {
+    const struct schedule_steps h = {.steps = b->o->steps,
+                                     .steps_first = b->o->steps_first ? b->o->steps_first
+                                                                      : b->o->steps,
+                                     .share = b->o->ramp,
+                                     .tokens_total = b->schedule.tokens_total};
+    uint32_t T = data_seq_len(b->data);
+    double steps = (double)schedule_steps_at(&h, (double)(b->merged_samples * T));
     double sum = 0, live = 0;
     b->per_step = 0;
     for (uint32_t i = 0; i < b->o->sites; i++) {
@@ -147,8 +192,8 @@ void lab_share_out(struct lab *b) {
     for (uint32_t i = 0; i < b->o->sites && live > 0; i++) {
         struct lab_site *s = &b->sites[i];
         double share = fmin(fmax(live / (s->period * sum), 0.25), 4);
-        s->target = (uint64_t)fmax(1, floor((double)b->o->steps * share + 0.5));
-        if (s->live) b->per_step += (uint64_t)s->batch * data_seq_len(b->data);
+        s->target = (uint64_t)fmax(1, floor(steps * share + 0.5));
+        if (s->live) b->per_step += (uint64_t)s->batch * T;
     }
 }
 
@@ -203,5 +248,6 @@ void lab_hub_turn(struct lab *b) {
     }
     merge(b, r);
     mem_free(r);
+    lab_share_out(b);
     curve_point(b);
 }

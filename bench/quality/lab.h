@@ -39,6 +39,8 @@ struct lab_options {
     double lr, lr_min_ratio, warmup_share, decay_share;
     struct outer_rule rule;      /* h_ref 0: steps */
     uint64_t steps;              /* H */
+    uint64_t steps_first;        /* H at the start; 0: no ramp */
+    double ramp;                 /* share of the tokens over which H rises */
     enum codec codec, down;      /* down 0: whole weights */
     uint32_t delay, join_warmup; /* steps */
     struct event events[LAB_EVENTS_MAX];
@@ -50,6 +52,7 @@ struct lab_options {
 
 struct lab_result {
     uint64_t parameters, tokens, steps, rounds, joins, lost_samples;
+    double nll_ema; /* of the mean of the versions; 0: none was kept */
     double nll, perplexity, cosine, norm_ratio, bytes_up_share, seconds;
     uint32_t curve_count;
     double curve_tokens[LAB_CURVE_MAX], curve_nll[LAB_CURVE_MAX];
@@ -95,6 +98,11 @@ struct lab {
     struct lab_site sites[LAB_SITES_MAX];
     float *theta, *m, *old; /* the head; its momentum; the version before it */
     uint8_t *feedback, *update;
+    struct outer_past past;
+    struct outer_span *spans; /* where the radial mean is taken: tensors */
+    size_t spans_count;
+    float *ema;
+    bool has_ema;
     uint64_t version, merged_samples, tick;
     uint32_t next_event;
     int32_t *judge_rows; /* of a curve's points */

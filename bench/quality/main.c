@@ -26,12 +26,13 @@ static struct lab_options o = {.batch = 4,
                                .warmup_share = 0.05,
                                .decay_share = 0.2,
                                .steps = 30,
+                               .ramp = 0.15,
                                .codec = CODEC_FP32,
                                .join_warmup = 20,
                                .curve_points = 0,
                                .curve_rows = 256};
 static const char *optimizer = "adamw", *precision = "f32", *schedule = "cosine", *codec = "fp32",
-                  *down = "full", *speeds = "", *events = "", *away = "";
+                  *down = "full", *outer = "nesterov", *speeds = "", *events = "", *away = "";
 
 static const struct key keys[] = {
     {"data", WORD, &o.data, 0, 0},
@@ -57,7 +58,15 @@ static const struct key keys[] = {
     {"m_ref", NUMBER, &o.rule.m_ref, 1e-3, 1e6},
     {"h_ref", NUMBER, &o.rule.h_ref, 0, 1e9},
     {"late_weight", NUMBER, &o.rule.late_weight, 0, 1},
+    {"late_decay", NUMBER, &o.rule.late_decay, 0, 100},
+    {"outer", WORD, &outer, 0, 0},                 /* nesterov, plain, delayed */
+    {"arrivals", COUNT32, &o.rule.delay, 1, 4096}, /* of delayed */
+    {"radial", FLAG, &o.rule.radial, 0, 0},
+    {"last_mean", FLAG, &o.rule.last_mean, 0, 0},
+    {"ema", NUMBER, &o.rule.ema, 0, 0.99999},
     {"steps", COUNT, &o.steps, 1, 1e9},
+    {"steps_first", COUNT, &o.steps_first, 0, 1e9},
+    {"ramp", NUMBER, &o.ramp, 0, 1},
     {"codec", WORD, &codec, 0, 0},
     {"down_codec", WORD, &down, 0, 0},
     {"delay", COUNT32, &o.delay, 0, 1e6},
@@ -149,6 +158,20 @@ static void take_events(void) {
     for (p = away; *p; p++) o.away |= UINT64_C(1) << site_of(*p, away);
 }
 
+static void take_rule(void) {
+    const char *why, *misfit;
+    if (strcmp(outer, "plain") == 0)
+        o.rule.kind = OUTER_PLAIN;
+    else if (strcmp(outer, "delayed") == 0)
+        o.rule.kind = OUTER_DELAYED;
+    else if (strcmp(outer, "nesterov") != 0)
+        wrong(outer, "want outer=nesterov, plain or delayed");
+    if (!(o.rule.h_ref > 0)) o.rule.h_ref = (double)o.steps;
+    misfit = outer_rule_misfit(&o.rule, &why);
+    if (misfit) wrong(misfit, why);
+    if (o.steps_first > o.steps) wrong("steps_first", "is more than steps");
+}
+
 static void take_words(void) {
     if (!o.data || !o.model || o.tokens == 0) wrong("data, model, tokens", "are needed");
     if (!optimizer_parse(optimizer, &o.optimizer)) wrong(optimizer, "want optimizer=adamw or muon");
@@ -161,7 +184,7 @@ static void take_words(void) {
         o.schedule = SCHEDULE_CONSTANT;
     else if (strcmp(schedule, "cosine") != 0)
         wrong(schedule, "want schedule=cosine, wsd or constant");
-    if (!(o.rule.h_ref > 0)) o.rule.h_ref = (double)o.steps;
+    take_rule();
     take_speeds();
     take_events();
 }
@@ -180,14 +203,15 @@ int main(int argc, char **argv) {
         fprintf(stderr, "quality: %s\n", e.text);
         return (int)s;
     }
-    printf("{\"nll\": %.6f, \"perplexity\": %.5f, \"parameters\": %llu, \"tokens\": %llu, "
+    printf("{\"nll\": %.6f, \"nll_ema\": %.6f, \"perplexity\": %.5f, \"parameters\": %llu, "
+           "\"tokens\": %llu, "
            "\"steps\": %llu, "
            "\"rounds\": %llu, \"cosine\": %.4f, \"norm_ratio\": %.4f, \"bytes_up_share\": %.5f, "
            "\"lost_samples\": %llu, \"joins\": %llu, \"seconds\": %.1f, \"curve\": [",
-           r.nll, r.perplexity, (unsigned long long)r.parameters, (unsigned long long)r.tokens,
-           (unsigned long long)r.steps, (unsigned long long)r.rounds, r.cosine, r.norm_ratio,
-           r.bytes_up_share, (unsigned long long)r.lost_samples, (unsigned long long)r.joins,
-           r.seconds);
+           r.nll, r.nll_ema, r.perplexity, (unsigned long long)r.parameters,
+           (unsigned long long)r.tokens, (unsigned long long)r.steps, (unsigned long long)r.rounds,
+           r.cosine, r.norm_ratio, r.bytes_up_share, (unsigned long long)r.lost_samples,
+           (unsigned long long)r.joins, r.seconds);
     for (uint32_t i = 0; i < r.curve_count; i++)
         printf("%s[%.0f, %.5f]", i ? ", " : "", r.curve_tokens[i], r.curve_nll[i]);
     printf("]}\n");

@@ -132,11 +132,26 @@ static void finish(struct lab *b) {
     b->r->bytes_up_share = b->bytes_up / fp32;
 }
 
+static void spans_of(struct lab *b) {
+    struct tensors table = {0};
+    uint64_t end = 0;
+    model_tensors(&b->model, &table);
+    b->spans = mem_alloc(table.count, sizeof *b->spans);
+    for (b->spans_count = 0; b->spans_count < table.count; b->spans_count++) {
+        const struct tensor *t = &table.v[b->spans_count];
+        end += t->elements;
+        b->spans[b->spans_count] = (struct outer_span){end, outer_span_is_plain(t->name)};
+    }
+    tensors_fini(&table);
+}
+
 static enum brg_status over_sites(struct lab *b, struct err *e) {
     const struct lab_options *o = b->o;
     b->m = mem_alloc(b->P, sizeof(float));
     b->old = mem_alloc(b->P, sizeof(float));
     b->feedback = mem_alloc(2 * b->P, 1);
+    b->ema = mem_alloc(b->P, sizeof(float));
+    spans_of(b);
     b->update = mem_alloc(codec_bytes(CODEC_FP32, OUTER_CHUNK), 1);
     b->ledger = ledger_create(b->positions, 1);
     if (ledger_epoch_open(b->ledger, 0) != LEASE_FINE)
@@ -168,12 +183,16 @@ enum brg_status lab_run(const struct lab_options *o, struct lab_result *out, str
         out->tokens = b->positions * data_seq_len(b->data);
         out->nll = lab_loss(b, 0);
         out->perplexity = exp(out->nll);
+        if (b->has_ema) {
+            memcpy(b->theta, b->ema, b->P * sizeof(float));
+            out->nll_ema = lab_loss(b, 0);
+        }
     }
     for (uint32_t i = 0; i < o->sites; i++) site_destroy(&b->sites[i]);
     if (b->ledger) ledger_destroy(b->ledger);
     trainer_destroy(b->judge);
     if (b->data) data_close(b->data);
-    void *all[] = {b->theta, b->m, b->old, b->feedback, b->update, b->judge_rows};
+    void *all[] = {b->theta, b->m, b->old, b->feedback, b->update, b->judge_rows, b->ema, b->spans};
     for (size_t i = 0; i < ARRAY_COUNT(all); i++) mem_free(all[i]);
     mem_free(b);
     out->seconds = (double)(os_now() - before) / NS_PER_S;

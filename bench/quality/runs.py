@@ -14,7 +14,7 @@ SEQ_LEN = 64
 # name: (hidden, inner, layers, heads, key-value heads, head_dim); bytes for tokens, tied embeddings
 SIZES = {"40k": (32, 88, 3, 4, 4, 8), "90k": (48, 128, 3, 3, 3, 16), "300k": (80, 208, 4, 5, 5, 16), "1m": (128, 344, 5, 8, 8, 16),
          "3m": (192, 512, 7, 6, 6, 32), "10m": (320, 864, 8, 10, 10, 32)}
-RESULTS = ("nll", "perplexity", "parameters", "tokens", "steps", "rounds", "cosine", "norm_ratio", "bytes_up_share",
+RESULTS = ("nll", "nll_ema", "perplexity", "parameters", "tokens", "steps", "rounds", "cosine", "norm_ratio", "bytes_up_share",
            "lost_samples", "joins", "seconds", "curve")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 300
+# timeout: 900
 """The laboratory of bench/quality. What goes wrong: its sites do not do what the program's do, so that its figures mean
 nothing; a sample is lost or doubled in a history of leaves, crashes and joins; a stopped campaign begins anew. What
 must hold: one site at eta 1, mu 0 through fp32 is the central run, overlapped or not; the ledger ends full, and what a
@@ -77,6 +77,18 @@ def quality_e2e_codecs_delays_and_speeds_end_with_a_full_ledger():
         r = run("batch=4", "steps=6", "lr=0.004", *more)
         want(0 < r["bytes_up_share"] <= share, f"{more}: {r['bytes_up_share']} of fp32's bytes")
         want(r["nll"] < 5, f"{more}: learns nothing, {r['nll']}")
+
+
+def quality_e2e_options_of_the_outer_step_do_what_they_say():
+    base = ("batch=4", "steps=6", "lr=0.004", "mu=0.5")
+    plain = run(*base, "outer=plain")
+    mean = run("batch=4", "steps=6", "lr=0.004", "eta=1", "mu=0", "m_ref=3")  # three equal sites: the same rule
+    want(abs(plain["nll"] - mean["nll"]) < 5e-3, f"the plain mean is {plain['nll']}, by its settings {mean['nll']}")
+    ramp = run(*base, "steps_first=2", "ramp=0.5")
+    want(ramp["rounds"] > run(*base)["rounds"], "rounds are not shorter at the start")
+    want(run(*base, "ema=0.5")["nll_ema"] > 0, "no mean of the versions is kept")
+    seen = {run(*base, *more)["nll"] for more in ((), ("radial=1",), ("last_mean=1",), ("outer=delayed", "arrivals=2"))}
+    want(len(seen) == 4, f"an option makes no difference: {seen}")
 
 
 def quality_e2e_wrong_words_are_told():
