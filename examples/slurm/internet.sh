@@ -16,6 +16,7 @@
 #SBATCH --requeue
 set -eu
 export BERINGIA_HUB=https://hub.example.org       # <-
+export BERINGIA_TOKEN_FILE=$HOME/.config/beringia/token BERINGIA_CA=$HOME/.config/beringia/ca.pem # <- from the hub's operator
 export BERINGIA_NAME=nvidia-one                   # <- of this facility alone
 export BERINGIA_DATA=$HOME/beringia/data          # <- the run's packed data set, copied here once
 export BERINGIA_STATE=$SCRATCH/beringia/state     # <- kept from job to job; every node sees it

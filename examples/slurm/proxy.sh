@@ -18,6 +18,7 @@ set -eu
 https_proxy=$(cat "$HOME/.config/beringia/proxy") # <- http://user:secret@proxy.example.org:3128
 export https_proxy no_proxy=localhost,127.0.0.1
 export BERINGIA_HUB=https://hub.example.org       # <-
+export BERINGIA_TOKEN_FILE=$HOME/.config/beringia/token BERINGIA_CA=$HOME/.config/beringia/ca.pem # <- from the hub's operator
 export BERINGIA_NAME=amd-one                      # <-
 export BERINGIA_DATA=$HOME/beringia/data          # <-
 export BERINGIA_STATE=$SCRATCH/beringia/state     # <-

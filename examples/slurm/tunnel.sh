@@ -20,6 +20,7 @@
 set -eu
 login=login1.example.org                          # <-
 hub=hub.example.org                               # <-
+export BERINGIA_TOKEN_FILE=$HOME/.config/beringia/token BERINGIA_CA=$HOME/.config/beringia/ca.pem # <- from the hub's operator
 data=$HOME/beringia/data state=$SCRATCH/beringia/state name=cpu-one # <-
 port=$((20000 + SLURM_JOB_ID % 20000))
 

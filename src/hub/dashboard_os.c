@@ -174,6 +174,12 @@ enum MHD_Result handle_metrics(struct exchange *x) {
     if (statvfs(s->dir.path, &disk) == 0)
         m.disk_free_bytes = (uint64_t)disk.f_bavail * (uint64_t)disk.f_frsize;
     events_figures(s->events, &m);
+    struct gate_figures gate = gate_figures(s->gate);
+    m.connections = gate.connections;
+    m.strangers = gate.strangers;
+    m.cut = gate.cut;
+    m.refused = gate.refused;
+    m.limited = gate.limited;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     struct view_extra extra = server_view_extra(s);
     metrics_put(s->hub, server_now(s), &s->dir.settings, &extra, &m, &b);

@@ -39,6 +39,25 @@ static void on_log(void *user, const char *fmt, va_list ap) {
     log_line(LOG_DEBUG, "hub", "http", "text=%s", log_quote(text, quoted, sizeof quoted));
 }
 
+/* As libmicrohttpd's own, but for %00: a path would end there for us, and not for whoever looks at it before us. */
+static size_t unescape(void *user, struct MHD_Connection *mhd, char *s) {
+    char *to = s;
+    (void)user, (void)mhd;
+    for (const char *p = s; *p != '\0';) {
+        uint8_t byte = 0;
+        char hex[3] = {0};
+        if (*p == '%' && p[1] != '\0') memcpy(hex, p + 1, 2);
+        if (hex[1] != '\0' && hex_decode(hex, &byte, 1) && byte != 0) {
+            *to++ = (char)byte;
+            p += 3;
+        } else {
+            *to++ = *p++;
+        }
+    }
+    *to = '\0';
+    return (size_t)(to - s);
+}
+
 /* ---- Listening --------------------------------------------------------------------------------------- */
 /* "host:port", "[v6]:port" or ":port". */
 static bool address_split(const char *listen, char host[256], char port[8]) {
@@ -218,8 +237,8 @@ static struct MHD_Daemon *daemon_start(struct hub_server *s, int fd, uint32_t co
         MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)connections_max, MHD_OPTION_THREAD_STACK_SIZE,
-        (size_t)(tls != NULL ? CONNECTION_STACK_TLS : CONNECTION_STACK), MHD_OPTION_ARRAY, more,
-        MHD_OPTION_END);
+        (size_t)(tls != NULL ? CONNECTION_STACK_TLS : CONNECTION_STACK),
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
 }
 
 static enum brg_status listen_with(struct hub_server *s, const char *listen_at,

@@ -131,6 +131,14 @@ static void put_hub(const struct hub_view *v, const struct view_extra *x,
     counter(out, "viewers_dropped_total", "Viewers that were too slow.",
             (double)m->viewers_dropped);
     counter(out, "events_total", "Snapshots made for viewers.", (double)m->events);
+    gauge(out, "connections", "Connections that are open.", (double)m->connections);
+    gauge(out, "connections_without_token", "Of these, where no good token was shown yet.",
+          (double)m->strangers);
+    counter(out, "connections_cut_total", "Connections cut: no token in time, bodies that trickle.",
+            (double)m->cut);
+    counter(out, "refused_total", "Requests without a good token, or one of another scope.",
+            (double)m->refused);
+    counter(out, "limited_total", "Requests beyond hub.rate.", (double)m->limited);
     counter(out, "process_cpu_seconds_total", "CPU time of the hub process.", m->cpu_s);
     gauge(out, "process_resident_bytes", "Resident memory of the hub process.",
           (double)m->resident_bytes);

@@ -11,7 +11,8 @@
 struct metrics_extra { /* what the shore knows besides view_extra */
     double cpu_s;      /* of this process, user and system */
     uint64_t resident_bytes, open_files, threads;
-    uint64_t viewers, viewers_dropped, events; /* of /v1/events */
+    uint64_t viewers, viewers_dropped, events;              /* of /v1/events */
+    uint64_t connections, strangers, cut, refused, limited; /* gate_os.h */
     uint64_t disk_free_bytes;
 };
 void metrics_put(const struct hub *h, time_ns now, const struct run_settings *s,

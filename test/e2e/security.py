@@ -5,6 +5,7 @@
 wrong, revoked, for something else or another site's; a certificate that is not the hub's. What must hold: each is
 refused with a sentence, at once, by a hub that goes on; a real site with its token trains through TLS, and no token
 stands anywhere but in its file. The long table is `make test-security`."""
+import http.client
 import json
 import os
 import re
@@ -79,6 +80,7 @@ def security_tokens_open_what_they_are_for():
                  ("POST", "/v1/join", body, {"alder": 200, "agent": 200}),
                  ("POST", "/v1/agent", report, {"agent": 200}),
                  ("POST", "/v1/operator/drain", {"on": False}, {"boss": 200}),
+                 ("GET", "/v1/status%00x", None, {"alder": 404, "viewer": 404, "agent": 404, "boss": 404}),
                  ("GET", "/v1/nothing", None, {"alder": 404, "viewer": 404, "agent": 404, "boss": 404})]
         for method, path, data, good in asked:
             for who in w.tokens:
@@ -159,6 +161,20 @@ def security_a_revoked_token_ends_at_once():
         want(code("new") == 503 and code() == 503, "a hub that lost its tokens lets people in")
         os.rename(os.path.join(w.run, "gone"), os.path.join(w.run, "tokens.json"))
         want(code("new") == 200, "the file is back")
+        # What is under way ends with the token: a stream of the dashboard that would go on for ever.
+        stream = http.client.HTTPConnection(url.split("//")[1], timeout=60)
+        stream.request("GET", "/v1/events", headers={"Authorization": "Bearer " + w.tokens["new"]})
+        events = stream.getresponse()
+        want(events.status == 200 and events.read(1), events.status)
+        new = next(t["id"] for t in json.loads(call("token", w.run, "list", "--json").stdout)["tokens"] if not t["revoked"])
+        call("token", w.run, "revoke", new)
+        try:
+            while events.read1(65536):
+                pass
+        except (http.client.HTTPException, ConnectionError):
+            pass  # in the midst of a piece
+        except TimeoutError as why:
+            raise Failure("a stream goes on with a revoked token") from why
         w.stop()
     finally:
         w.clean()
