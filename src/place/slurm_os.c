@@ -117,6 +117,11 @@ static void slurm_history(struct scheduler_state *s, const char *const *names, u
     arg(&a, "-P");
     arg(&a, "-S");
     arg(&a, "now-30days"); /* its default, midnight, forgets yesterday's jobs */
+    /* Without states a job that was never eligible is left out: cancelled while it was held, or waited for another. */
+    arg(&a, "-E");
+    arg(&a, "now");
+    arg(&a, "-s");
+    arg(&a, "BF,CA,CD,DL,F,NF,OOM,PD,PR,R,RQ,RS,RV,S,TO");
     arg(&a, "--name=%s", buf_cstr(&list));
     arg(&a, "-o");
     arg(&a, "%s", SLURM_HISTORY_FORMAT);
