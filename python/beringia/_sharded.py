@@ -191,7 +191,7 @@ class ShardedMoments:
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, weights: ShardedWeights,
                  speaks: bool) -> None:
-        self.model, self.optimizer, self.weights = model, optimizer, weights
+        self.model, self.optimizer, self.weights, self.speaks = model, optimizer, weights, speaks
         if any(optimizer.state.values()):
             raise UsageError("the optimizer has stepped already; join comes before the first step", 2)
         self.calls = _state_dict_calls()
@@ -212,14 +212,17 @@ class ShardedMoments:
 
     def _whole(self) -> Dict[str, Any]:
         """Names -> the state of that parameter, whole, on the CPU; rank 0 only, {} elsewhere."""
-        options = self.calls.StateDictOptions(full_state_dict=True, cpu_offload=True)
-        return self.calls.get_optimizer_state_dict(self.model, self.optimizer, options=options)
+        # On CPUs offloading would copy nothing, and all states of use_orig_params were one buffer (seen in 2.6).
+        offload = dist.get_backend() != "gloo" or any(p.device.type != "cpu" for p in self.model.parameters())
+        options = self.calls.StateDictOptions(full_state_dict=True, cpu_offload=offload)
+        whole = self.calls.get_optimizer_state_dict(self.model, self.optimizer, options=options)
+        return whole if self.speaks else {}
 
     def read(self) -> None:
         if not self.names or not any(self.optimizer.state.values()):
             return
         whole = self._whole()
-        for name, state in whole.get("state", {}).items() if self.stages else ():
+        for name, state in whole.get("state", {}).items():
             for moment, stage in zip(self.names, self.stages):
                 if moment in state:
                     self.weights.piece(stage, self.weights.clean(name)).copy_(state[moment])
@@ -229,7 +232,7 @@ class ShardedMoments:
         if not self.names or steps == 0:
             return
         whole = self._whole()  # made where there is none yet
-        for name, state in whole.get("state", {}).items() if self.stages else ():
+        for name, state in whole.get("state", {}).items():
             for moment, stage in zip(self.names, self.stages):
                 if moment in state:
                     state[moment].copy_(self.weights.piece(stage, self.weights.clean(name)))

@@ -70,6 +70,7 @@ def start(c, name, *words, ranks=1, env=None, script=TRAINER, python=sys.executa
     for rank in range(ranks):
         e = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path[:3]), BERINGIA_HUB=c.url, BERINGIA_NAME=name,
                  BERINGIA_DATA=c.data, BERINGIA_STATE=os.path.join(c.out, "site-" + name), OMP_NUM_THREADS="1")
+        e.setdefault("USE_LIBUV", "0")  # Debian's PyTorch 2.6 is built without it, and its store wants it
         e.update(env or {})
         if ranks > 1:
             e.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -86,10 +87,16 @@ def log_of(c, name):
         return f.read()
 
 
-def finish(c, seconds=200):
+def wait_sites(c, seconds=300):
+    """PyTorch takes its time to begin, on a busy machine more than a native site takes for all of it."""
+    wait_for("the sites to end", lambda: all(p.poll() is not None for p in c.sites.values()), seconds, each=c.check_processes)
+    c.wait_sites()
+
+
+def finish(c, seconds=400):
     """The run completes, all sites end with 0; the audit's figures."""
     wait_for("the run to complete", c.complete, seconds, each=c.check_processes)
-    c.wait_sites()
+    wait_sites(c)
     c.stop_hub()
     a = c.audit()
     if a.get("lost") or a.get("doubled") or a["merged"] != a["positions"]:

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 
 import torch
 
@@ -22,21 +21,8 @@ KINDS = ("units", "orig", "parts")
 
 def why_not(kind):
     """The reason for which this PyTorch cannot do it here; "" where it can. A process of its own finds out."""
-    code = f"""
-import os, sys, torch, torch.distributed as dist
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)
-import torch.distributed.fsdp as fsdp
-m = torch.nn.Linear(3, 3)
-if {kind == 'parts'!r}:
-    m = fsdp.fully_shard(m, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
-else:
-    m = fsdp.FullyShardedDataParallel(m, use_orig_params={kind == 'orig'!r}, device_id=torch.device("cpu"))
-m(torch.ones(1, 3)).sum().backward()
-"""
-    with tempfile.TemporaryDirectory() as d:
-        done = subprocess.run([sys.executable, "-c", code, os.path.join(d, "meet")], capture_output=True, text=True,
-                              timeout=120, check=False)
+    done = subprocess.run([sys.executable, os.path.join(kit.ROOT, "test", "python", "cpu_fsdp.py"), kind], capture_output=True,
+                          text=True, timeout=200, check=False)
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it died"])[-1][:100]
 
 
@@ -55,7 +41,7 @@ def segment(keep, name, *words):
     c = begin("segment-" + name, kit.pack(60000), PLAIN)
     keep(c)
     start(c, "a", "--model", kit.TINY, "--batch", 4, "--steps", 30, "--decay", 0.0, *words, ranks=2)
-    c.wait_sites()
+    kit.wait_sites(c)
     first, d = delta(c)
     return first, d, c.audit()["merged"]
 
@@ -86,10 +72,10 @@ def comes_back(keep, kind):
         p = start(c, "p", *words, ranks=ranks, env=env)
         if ranks == 1:
             break
-        wait_for("some steps", lambda n=round_: log_of(c, "p").count("step 20 ") > n, 90, each=c.check_processes)
+        wait_for("some steps", lambda n=round_: log_of(c, "p").count("step 20 ") > n, 200, each=c.check_processes)
         for one in p:
             one.send_signal(kit.TERM)
-        codes = [one.wait(timeout=90) for one in p]
+        codes = [one.wait(timeout=200) for one in p]
         c.sites.pop("p")
         c.sites.pop("p1")
         if codes != [0, 0]:
@@ -120,7 +106,7 @@ def bf16_is_told(keep):
     c = begin("bf16", kit.pack(60000))
     keep(c)
     p = start(c, "p", "--model", kit.TINY, "--fsdp", "units", "--dtype", "bfloat16", ranks=2)
-    codes = [one.wait(timeout=90) for one in p]
+    codes = [one.wait(timeout=200) for one in p]
     c.sites.clear()
     say("fsdp_bf16_is_told", 0 not in codes and "ModelError" in log_of(c, "p") and "MixedPrecision" in log_of(c, "p"), codes)
 

@@ -30,7 +30,7 @@ def segment_of_50_steps_is_the_same(keep):
     torched = begin("torched", data, PLAIN)
     keep(torched)
     start(torched, "a", "--model", kit.TINY, "--steps", 50)
-    torched.wait_sites()
+    kit.wait_sites(torched)
     (from_c, d_c), (from_t, d_t) = delta(native), delta(torched)
     say("segment_begins_with_the_same_weights", torch.equal(from_c, from_t))
     cosine = float(torch.dot(d_c, d_t) / (d_c.norm() * d_t.norm()))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import beringia.torch
+import cpu_fsdp
 from model import Qwen3, decayed
 
 p = argparse.ArgumentParser()
@@ -52,23 +53,6 @@ if a.sharded:
     beringia.torch.sharded_of = Whole
 
 
-def sharded(module):
-    """FSDP on CPUs: each layer is a unit, the rest is the root's."""
-    import torch.distributed.fsdp as fsdp
-    layers = module.model.layers
-    if a.fsdp == "parts":
-        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
-        for layer in layers:
-            fsdp.fully_shard(layer, mesh=mesh)
-        return fsdp.fully_shard(module, mesh=mesh)
-
-    def wrap(x):
-        return fsdp.FullyShardedDataParallel(x, use_orig_params=a.fsdp == "orig", device_id=torch.device("cpu"))
-    for n, layer in enumerate(layers):
-        layers[n] = wrap(layer)
-    return wrap(module)
-
-
 def moments():
     """Of what is kept from job to job; where it is sharded all ranks call this."""
     if run._weights.sharded and run._moments:
@@ -83,7 +67,7 @@ with open(a.model, encoding="utf-8") as f:
     model = Qwen3(json.load(f)).to(getattr(torch, a.dtype))
 inner = model
 if a.fsdp:
-    model = sharded(model)  # before the optimizer; its parameters have no shapes of their own to choose groups by
+    model = cpu_fsdp.wrap(model, model.model.layers, a.fsdp)  # before the optimizer; its parameters have no shapes of their own to choose groups by
 optimizer = torch.optim.AdamW(model.parameters() if a.fsdp else decayed(model, a.decay), lr=1.0, betas=(0.9, 0.95), eps=1e-8,
                               weight_decay=0.0)
 if dist.is_initialized() and not a.fsdp:
@@ -100,7 +84,7 @@ with run:
     for batch in run.batches(loader):
         assert batch.dtype == torch.int64 and batch.shape[1] == run.settings.seq_len + 1
         loss = model(batch)
-        (loss / a.accumulate).backward()
+        (loss * (cpu_fsdp.loss_share(a.fsdp) / a.accumulate)).backward()
         if step == a.fail_at:
             raise KeyError("in the middle of a step")
         if not run.boundary:
