@@ -132,3 +132,21 @@ TEST(place_Q2_who_has_waited_long_has_the_rest_before_him) {
     predictor_table(&p, &r, w, &t);
     assert_true(fabs(wait_table_at(&t, 0.5) - x) < 1e-6 * (1 + x));
 }
+
+/* Before any outcome the distribution is the prior's, a normal one of log(1 + wait) with deviation 1.5 around the prior's
+ * guess; after many equal ones nearly all of it is there. */
+TEST(place_the_distribution_is_the_prior_s_then_the_outcomes_) {
+    static const double q[] = {0.1, 0.25, 0.5, 0.75, 0.9};
+    static const double z[] = {-1.28155, -0.67449, 0, 0.67449, 1.28155};
+    struct wait_request r = {.estimate_s = -1, .nodes = 1, .limit_s = 3600, .queued = -1};
+    struct predictor p;
+    predictor_init(&p, 3600);
+    for (size_t i = 0; i < ARRAY_COUNT(q); i++) {
+        double y = log1p(predictor_quantile(&p, &r, q[i])) - log1p(3600);
+        assert_true(fabs(y - 1.5 * z[i]) < 0.02);
+    }
+    for (int i = 0; i < 150; i++) predictor_started(&p, &r, 600);
+    assert_true(fabs(predictor_quantile(&p, &r, 0.5) / 600 - 1) < 0.05);
+    assert_true(predictor_quantile(&p, &r, 0.9) < 1200);
+    assert_true(predictor_quantile(&p, &r, 0.1) > 300);
+}
