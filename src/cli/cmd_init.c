@@ -351,6 +351,11 @@ static void tell(const struct init *x) {
            (unsigned long long)x->facts.positions, x->facts.seq_len, s->epochs);
     printf("rounds     H %llu, eta %g, mu %g, codec %s\n", (unsigned long long)s->steps,
            s->rule.eta, s->rule.mu, codec_name(s->codec));
+    if (s->rule.kind != OUTER_NESTEROV || s->rule.radial || s->rule.ema > 0 || s->rule.last_mean)
+        printf("outer      %s%s%s%s\n", outer_kind_name(s->rule.kind),
+               s->rule.radial ? ", radial mean" : "",
+               s->rule.ema > 0 ? ", a mean of the versions" : "",
+               s->rule.last_mean ? ", the last round a plain mean" : "");
     printf("version 0  theta %s\n", hex);
     printf("next       beringia hub %s\n", x->run);
 }

@@ -78,6 +78,25 @@ static void of_hub(const struct walk *w, const struct hub_view *v, const struct 
               "`beringia drain RUN --off` takes it back");
 }
 
+/* As long as nothing was merged on the version that the run went back to, or nobody went back: then a person decides. */
+static void of_loss(const struct walk *w, const struct hub *h, const struct hub_view *v) {
+    struct hub_version_view head;
+    char text[ALARM_TEXT_MAX];
+    memset(&head, 0, sizeof head);
+    if (!hub_version_find(h, v->head, &head)) return;
+    if (head.returns > 0) {
+        (void)snprintf(text, sizeof text,
+                       "held-out loss jumped; the run went back to version %llu, %llu times so far",
+                       (unsigned long long)head.version, (unsigned long long)head.returns);
+        raise(w, "loss_jumped", ALARM_WARN, "", text,
+              "the hub's log (ev=loss_jumped) has the figures; lower the rate if it comes again");
+    }
+    if (hub_loss_jumped(h, head.version))
+        raise(w, "no_way_back", ALARM_ERROR, "",
+              "held-out loss jumped, and the hub does not go back (again)",
+              "look at rate and data, then `beringia rollback RUN V`: see docs/outer.md");
+}
+
 /* How long a round lasted of late, in seconds; 0 where none is known. */
 static double round_mean_s(const struct hub *h, uint64_t head) {
     struct hub_version_view last, x;
@@ -177,6 +196,7 @@ void hub_alarms(const struct hub *h, time_ns now, const struct view_extra *x,
     for (size_t i = 0; i < ARRAY_COUNT(levels); i++) {
         struct walk w = {.visit = visit, .user = user, .level = levels[i]};
         of_hub(&w, &v, x);
+        of_loss(&w, h, &v);
         if (levels[i] == ALARM_WARN && !v.complete) of_members(&w, h, now, &v, x);
     }
 }

@@ -108,6 +108,13 @@ static const struct hub_version *measured_before(const struct hub *h, const stru
     return NULL;
 }
 
+bool hub_loss_jumped(const struct hub *h, uint64_t version) {
+    const struct hub_version *v = hub_version_of(h, version);
+    if (!v || !v->on_branch || !(v->v.heldout > 0) || !(h->s.loss_jump > 0)) return false;
+    const struct hub_version *good = measured_before(h, v);
+    return good && v->v.heldout > good->v.heldout + h->s.loss_jump;
+}
+
 static bool is_kept(const struct hub_cmd *c, uint64_t version) {
     for (uint32_t i = 0; i < c->u.evaluated.kept_count; i++)
         if (c->u.evaluated.kept[i] == version) return true;

@@ -238,6 +238,8 @@ struct hub_view {
 void hub_view(const struct hub *h, time_ns now, struct hub_view *out);
 uint32_t hub_sites_count(const struct hub *h);
 void hub_site_at(const struct hub *h, uint32_t index, time_ns now, struct hub_site_view *out);
+/* Its measured held-out loss is more than loss_jump above that of its newest measured ancestor. */
+bool hub_loss_jumped(const struct hub *h, uint64_t version);
 bool hub_version_find(const struct hub *h, uint64_t version, struct hub_version_view *out);
 void hub_round(const struct hub *h, const char *site, time_ns now, struct wire_round *out);
 /* Quarantined ranges, in order. */

@@ -87,6 +87,7 @@ enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct
  *   last_mean       the round that ends the run is a plain mean, whatever the others were
  *   ema             share that the mean of the global weights keeps in a round of phi = 1; 0: there is none */
 enum outer_kind { OUTER_NESTEROV = 0, OUTER_PLAIN = 1, OUTER_DELAYED = 2 };
+const char *outer_kind_name(enum outer_kind k); /* as in run.yaml */
 struct outer_rule {
     double eta, mu, m_ref, h_ref, late_weight, late_decay, ema;
     enum outer_kind kind;

@@ -41,6 +41,11 @@ struct outer_rule outer_rule_default(void) {
         .eta = 0.7, .mu = 0.9, .m_ref = 3, .h_ref = 30, .late_weight = 0.5, .delay = 1};
 }
 
+const char *outer_kind_name(enum outer_kind k) {
+    static const char *const names[] = {"nesterov", "plain", "delayed"};
+    return (size_t)k < ARRAY_COUNT(names) ? names[k] : "unknown";
+}
+
 const char *outer_rule_misfit(const struct outer_rule *r, const char **out_why) {
     *out_why = "";
     if (r->sum && r->kind != OUTER_NESTEROV) {

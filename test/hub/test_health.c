@@ -190,6 +190,7 @@ TEST(hub_a_jump_of_held_out_loss_leads_back_and_the_momentum_begins_anew) {
     struct wire_lease held = kit_lease(&w.k, "a", w.inc[0], ++w.req, 4);
     assert_int_equal(evaluated(&w, 4, 4.60, all_kept, ALL)->code, WIRE_OK);
     assert_int_equal(kit_view(&w.k).head, 3);
+    assert_false(hub_loss_jumped(w.k.h, 3));
     assert_true(version(&w, 4).heldout == 4.60); /* on record, though off the branch */
     assert_int_equal(version(&w, 3).returns, 1);
     assert_int_equal(kit_stage(&w.k, "a", w.inc[0], ++w.did, &held, held.count), OUTCOME_REJECTED);
@@ -213,6 +214,7 @@ TEST(hub_a_version_that_leads_to_jumps_again_and_again_is_a_case_for_a_person) {
         uint64_t head = kit_view(&w.k).head;
         (void)evaluated(&w, head, 9.0, all_kept, ALL);
         assert_int_equal(kit_view(&w.k).head, i < 2 ? 4 : head);
+        assert_int_equal(hub_loss_jumped(w.k.h, kit_view(&w.k).head), i == 2);
     }
     assert_non_null(strstr(buf_cstr(&w.k.out.notes), "no_way_back"));
     assert_int_equal(version(&w, 4).returns, 2);
