@@ -20,12 +20,7 @@ enum { LIST_BYTES_MAX = 64 << 20, VERSIONS_MAX = 1000 };
 static enum MHD_Result answer(struct exchange *x, struct MHD_Response *r, const char *type) {
     CHECK(r != NULL);
     (void)MHD_add_response_header(r, "Content-Type", type);
-    (void)MHD_add_response_header(r, "Cache-Control", "no-store");
-    (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
-    enum MHD_Result ok = MHD_queue_response(x->mhd, 200, r);
-    MHD_destroy_response(r);
-    x->answered = true;
-    return ok;
+    return reply_response(x, 200, r);
 }
 
 /* ---- The page -------------------------------------------------------------------------------------- */

@@ -338,11 +338,6 @@ enum MHD_Result handle_events(struct exchange *x) {
         (void)setsockopt(info->connect_fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     (void)MHD_set_connection_option(x->mhd, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)EVENTS_SLOW_S);
     (void)MHD_add_response_header(r, "Content-Type", "text/event-stream");
-    (void)MHD_add_response_header(r, "Cache-Control", "no-store");
-    (void)MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
     (void)MHD_add_response_header(r, "X-Accel-Buffering", "no"); /* nginx: do not collect */
-    enum MHD_Result ok = MHD_queue_response(x->mhd, 200, r);
-    MHD_destroy_response(r);
-    x->answered = true;
-    return ok;
+    return reply_response(x, 200, r);
 }

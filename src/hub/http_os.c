@@ -37,6 +37,10 @@ static enum MHD_Result queue(struct exchange *x, int http, struct MHD_Response *
     return ok;
 }
 
+enum MHD_Result reply_response(struct exchange *x, int http, struct MHD_Response *r) {
+    return queue(x, http, r);
+}
+
 static struct MHD_Response *json_response(struct buf *json, const char *type) {
     CHECK(!json->overflow);
     struct MHD_Response *r =

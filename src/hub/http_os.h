@@ -38,6 +38,8 @@ struct exchange { /* one request; lives from its headers to its last byte */
 };
 
 /* Each answers once. */
+/* Takes r, whatever it is made of; headers and the books about the connection are those of every answer. */
+enum MHD_Result reply_response(struct exchange *x, int http, struct MHD_Response *r);
 enum MHD_Result reply_json(struct exchange *x, int http, struct buf *json);
 /* {"code":NAME,"req":0,"term":T,"text":...}: the shape of every answer that is not OK. */
 enum MHD_Result reply_problem(struct exchange *x, int http, enum wire_code code, const char *fmt,
