@@ -16,7 +16,7 @@ import traceback
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "test", "security"))
-from kit import Failure, Member, World, call, secrets_nowhere, wait_for, want  # noqa: E402
+from kit import PROGRAM, Failure, Member, World, call, secrets_nowhere, wait_for, want  # noqa: E402
 
 SCRATCH = os.environ["SCRATCH"]
 ONLY = os.environ.get("T", "")
@@ -213,6 +213,41 @@ def security_a_site_trains_through_tls_with_its_token():
         a = json.loads(call("audit", w.run, "--json").stdout)
         want(a["lost"] == 0 and a["doubled"] == 0, a)
     finally:
+        w.clean()
+
+
+def security_an_agent_and_its_job_have_one_token():
+    """The agent's job is told where token and CA lie, and trains with them; neither is given a secret by argument or file."""
+    w = World(SCRATCH, "queue")
+    w.certificate()
+    w.token("agent", "agent", "alder")
+    w.token("viewer", "viewer")
+    w.start()
+    home, agent = os.path.join(SCRATCH, "facility"), None
+    os.makedirs(home)
+    try:
+        with open(os.path.join(home, "site.yaml"), "w", encoding="utf-8") as f:
+            f.write(f"site:\n  name: alder\n  hub: {w.url}\n  token: {w.files['agent']}\n  ca: {w.ca}\n  state: state\n"
+                    "  scheduler: local\njob: {script: job.sh, drain: 2s}\n"
+                    "etiquette: {probe: 1s, look: 1s, hub: 300ms, settle: 3s, commands_per_hour: 100000}\n"
+                    "budget: {node_hours: 1, jobs: 1}\nshape_small: {time: 120s}\n")
+        with open(os.path.join(home, "job.sh"), "w", encoding="utf-8") as f:
+            f.write(f'#!/bin/sh\nexec {PROGRAM} site --hub "$BERINGIA_HUB" --name "$BERINGIA_SITE" --data {w.data} '
+                    f"--state {home}/train --batch 8 --threads 1 --timeout 10s --grace 10s\n")
+        os.chmod(os.path.join(home, "job.sh"), 0o755)
+        with open(os.path.join(home, "agent.log"), "ab") as log:
+            agent = subprocess.Popen([PROGRAM, "agent", "--site", os.path.join(home, "site.yaml")], stdout=log, stderr=log)
+        wait_for("the facility's shape", lambda: "alder" in [f["name"] for f in w.status()["facilities"] if f["shapes"]], 60)
+        said = call("order", w.run, "alder", "small", "--jobs", "1").stdout
+        wait_for("the job to hand in", lambda: any(s["merged"] > 0 for s in w.status()["sites"] if s["name"] == "alder"), 120)
+        want("1" in said, said)
+        call("drain", w.run)
+        wait_for("the job to leave", lambda: not any(s["joined"] for s in w.status()["sites"]), 90)
+        secrets_nowhere(w)
+    finally:
+        if agent is not None:
+            agent.terminate()
+            agent.wait(30)
         w.clean()
 
 
