@@ -16,7 +16,7 @@ import kit
 from kit import begin, finish, log_of, say, start, wait_for
 from test_segment import PLAIN, delta
 
-KINDS = ("units", "orig", "parts")
+KINDS = tuple(os.environ.get("KINDS", "units orig parts").split())
 
 
 def why_not(kind):
@@ -61,16 +61,17 @@ def a_segment_is_that_of_ddp(keep):
 
 
 def comes_back(keep, kind):
-    """Beside a native site; ended by SIGTERM; then on, over as many ranks, and at last over one."""
+    """Ended by SIGTERM; then on, over as many ranks; at last over one, and with a native site beside it."""
     c = begin("back-" + kind, kit.pack(110000), native={"n": ["--throttle", 0.2]})
     keep(c)
-    c.start_site("n")
     for round_, ranks in enumerate((2, 2, 1)):
         words = ["--model", kit.TINY, "--batch", 8 // ranks, "--fsdp", kind, "--nap", 0.02]
         # One rank is a world of its own, so that the same script runs.
         env = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"} if ranks == 1 else None
         p = start(c, "p", *words, ranks=ranks, env=env)
         if ranks == 1:
+            wait_for("its third job", lambda: log_of(c, "p").count("joined rank=0") == 3, 200, each=c.check_processes)
+            c.start_site("n")  # not before: it would have done all of the work while PyTorch was loaded
             break
         wait_for("some steps", lambda n=round_: log_of(c, "p").count("step 20 ") > n, 200, each=c.check_processes)
         for one in p:
