@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 280
+# timeout: 600
 """The options of the outer step with a real hub and real sites, and the way back when held-out loss jumps. What goes
 wrong: the hub is killed between rounds, momentum waits for arrivals that a crash must not forget, the learning rate
 rises until the run diverges. What must hold: the journal alone gives every version again, byte for byte, the mean of
@@ -39,9 +39,9 @@ def pack():
         rng = random.Random(1)
         words = "the a of and site hub trains samples once every position merges weights round lease delta".split()
         with open(path + ".txt", "w", encoding="utf-8") as f:
-            for _ in range(80):
+            for _ in range(48):
                 f.write(" ".join(rng.choice(words) for _ in range(350)) + "\n\f\n")
-        Cluster(PROGRAM, SCRATCH, path, {}).call("pack", "--out", path, "--seq-len", "64", "--heldout", "0.05",
+        Cluster(PROGRAM, SCRATCH, path, {}).call("pack", "--out", path, "--seq-len", "64", "--heldout", "0.1",
                                                  path + ".txt")
     return path
 
