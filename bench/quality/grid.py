@@ -13,7 +13,7 @@ BATCH = 4
 SITES = {"sites": 3, "m_ref": 3}
 PLAIN = {"eta": 0.7, "mu": 0.9, "optimizer": "adamw"}
 # (eta, mu) that are tried; QUICK takes the first. Few rounds want less momentum, many small ones none (docs/quality.md).
-OUTER = {("adamw", 10): ((0.5, 0.8), (1.0, 0.0), (0.7, 0.6)), ("adamw", 30): ((0.7, 0.7), (0.7, 0.8), (0.7, 0.9)),
+OUTER = {("adamw", 10): ((1.0, 0.0), (0.5, 0.8), (0.7, 0.6)), ("adamw", 30): ((0.7, 0.7), (0.7, 0.8), (0.7, 0.9)),
          ("adamw", 100): ((0.7, 0.6), (0.7, 0.4), (0.7, 0.8)), ("muon", 10): ((1.0, 0.0), (0.7, 0.4), (0.7, 0.7)),
          ("muon", 30): ((0.7, 0.7), (0.7, 0.6), (0.7, 0.8)), ("muon", 100): ((0.7, 0.6), (0.7, 0.4), (0.7, 0.8))}
 # Where the search for an arm's rate begins, as multiples of the central run's.
