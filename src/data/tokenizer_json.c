@@ -174,7 +174,7 @@ static bool read_halves(struct reading *r, struct json_scan *s, size_t *out_left
 static enum brg_status read_merge(struct reading *r, struct json_scan *s, uint32_t i,
                                   struct merge *out) {
     char field[32];
-    size_t left_bytes;
+    size_t left_bytes = 0; /* the thread sanitizer hides from gcc that read_halves sets it */
     snprintf(field, sizeof field, "merges[%u]", i);
     if (!read_halves(r, s, &left_bytes) || left_bytes == 0 || left_bytes == r->text.bytes_count)
         return json_bad(r->w, "model", field, "is no pair of vocabulary entries");
