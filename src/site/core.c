@@ -476,6 +476,12 @@ static void resend(struct site_core *c, time_ns now, struct site_out *out) {
     out->control = s->request;
 }
 
+/* Gone for good, where the run went back: then what the hub says next is the head. Without weights the base
+ * is that of those that were forgotten, and a head below it counts too. */
+static void head_in_doubt(struct site_core *c) {
+    c->round.head = c->loaded ? c->base : 0;
+}
+
 static void on_transfer(struct site_core *c, time_ns now, const struct site_event *ev,
                         struct buf *notes) {
     struct site_delta *d = core_delta_find(c, &ev->did);
@@ -495,9 +501,8 @@ static void on_transfer(struct site_core *c, time_ns now, const struct site_even
         c->downloading = false;
         bool good = ev->kind == SITE_DOWNLOADED;
         c->download_failures = good ? 0 : c->download_failures + 1;
-        /* Gone for good, where the run went back: then what the hub says next is the head. */
         enum { DOWNLOADS_IN_VAIN = 4 };
-        if (c->download_failures >= DOWNLOADS_IN_VAIN) c->round.head = c->base;
+        if (c->download_failures >= DOWNLOADS_IN_VAIN) head_in_doubt(c);
         c->download_at = good ? now : now + backoff(c, c->download_failures);
         bool newer = good && (c->ready == SITE_VERSION_NONE || ev->u.download.version > c->ready);
         if (newer) {

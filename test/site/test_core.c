@@ -87,8 +87,7 @@ static void expect(const struct bench *b, enum wire_kind kind) {
     assert_string_equal(wire_kind_name(b->core.control.request.kind), wire_kind_name(kind));
 }
 
-static void join(struct bench *b) {
-    event(b, &(struct site_event){.kind = SITE_START});
+static void let_in(struct bench *b) {
     expect(b, WIRE_JOIN);
     struct wire_answer *a = answer(b, WIRE_OK);
     a->u.join.inc = 5;
@@ -101,6 +100,11 @@ static void join(struct bench *b) {
         a->u.join.leases_count++;
     }
     deliver(b);
+}
+
+static void join(struct bench *b) {
+    event(b, &(struct site_event){.kind = SITE_START});
+    let_in(b);
 }
 
 static void version_here(struct bench *b, uint64_t version) {
@@ -844,6 +848,34 @@ TEST(site_core_joins_anew_when_the_hub_does_not_know_it) {
     assert_false(id_equal(&b->core.control.request.u.join.boot, &b->core.boot));
     assert_int_equal(b->core.control.request.u.join.resume_count, 2);
     assert_int_equal(take(b, 4), 4); /* the trainer does not wait for that */
+    bench_free(b);
+}
+
+/* The run went back to version 0 while this site was at 2, and the hub was away as it asked for it. */
+TEST(site_core_downloads_in_vain_do_not_hide_an_older_head) {
+    struct bench *b = bench_new();
+    b->head = 2;
+    join(b);
+    version_here(b, 2);
+    site_loaded(&b->core);
+    tick(b);
+    expect(b, WIRE_LEASE);
+    answer(b, WIRE_UNKNOWN_SITE);
+    deliver(b);
+    b->head = 0;
+    let_in(b);
+    assert_int_equal(b->core.state, SITE_SYNCING);
+    for (int i = 0; i < 6; i++) {
+        b->now += 100 * SECOND;
+        tick(b);
+        assert_true(b->core.downloading);
+        event(b, &(struct site_event){.kind = SITE_DOWNLOAD_FAILED});
+    }
+    beat(b, 0, LEASE_KEPT, 0);
+    b->now += 100 * SECOND;
+    tick(b);
+    assert_true(b->core.downloading);
+    assert_int_equal(b->core.download_version, 0);
     bench_free(b);
 }
 
