@@ -16,15 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
+from scenarios import run_scenarios  # noqa: E402
 
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
 SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-agent-e2e"
-ONLY = os.environ.get("T", "")
 SLOW = os.environ.get("VARIANT") in ("asan", "tsan", "debug")
 MODEL = os.path.join(ROOT, "share", "models", "tiny.json")
 FAST = {"lease.ttl": "4s", "lease.heartbeat": "500ms", "outer.steps": 10, "outer.grace": "2s",
@@ -144,7 +143,7 @@ def chain_drains_and_completes(c, a):
     audit_clean(c)
 
 
-def test_chain():
+def agent_chain():
     c = begin("chain")
     a = Agent(c, "alder", throttle=0.6 if SLOW else 0.15, shapes="shape_small: {time: 12s}\n")
     try:
@@ -154,12 +153,12 @@ def test_chain():
         c.clean()
 
 
-def test_kills():
+def agent_kills():
     """Killed at random and at the two worst moments; jobs that only sleep, so that many are submitted."""
     c = begin("kills")
     a = Agent(c, "birch", script="#!/bin/sh\nsleep 0.3\n", shapes="shape_small: {time: 60s}\n")
     rng = random.Random(5)
-    kills = 0
+    kills, began = 0, time.monotonic()
     try:
         a.start()
         wait_for("the shape to be known", shape_known(c, a.name))
@@ -173,7 +172,7 @@ def test_kills():
                 a.start(env={"BERINGIA_FAULT": faults[kills % len(faults)]} if kills % 2 else None)
             elif a.process.poll() is not None:
                 a.start()
-            check("the kills took too long", time.monotonic() - STARTED < 250)
+            check("the kills took too long", time.monotonic() - began < 250)
         check(f"only {kills} kills", kills >= 6)
         wait_for("the last report", lambda: sum(len(f["jobs"]) for f in c.get("/v1/status")["facilities"]) >= 12, 30)
         names = a.submitted()
@@ -216,7 +215,7 @@ class HostileHub(http.server.BaseHTTPRequestHandler):
         return json.dumps({"code": "OK", "term": 1, "n": n, "orders": orders_now[:64]}).encode()
 
 
-def test_hostile():
+def agent_hostile():
     """Whatever the orders say, nothing of it is run, and each is refused under its number."""
     c = begin("hostile")
     with open(os.path.join(c.out, "run.json"), "w", encoding="utf-8") as f:
@@ -255,7 +254,7 @@ def test_hostile():
         c.clean()
 
 
-def test_budget_and_cancel():
+def agent_budget_and_cancel():
     """Two jobs fit into the budget and a third does not; a cancelled order drains what runs and drops what waits."""
     c = begin("budget")
     a = Agent(c, "alder", script="#!/bin/sh\ntrap 'exit 0' USR1\nwhile :; do sleep 0.1; done\n", budget=0.05,
@@ -281,7 +280,7 @@ def test_budget_and_cancel():
         c.clean()
 
 
-def test_lost_state():
+def agent_lost_state():
     """agent.json is gone: the job that runs is found by its name, the hub's numbers go on, nothing is submitted twice."""
     c = begin("lost")
     a = Agent(c, "birch", script="#!/bin/sh\nsleep 6\n")
@@ -305,7 +304,7 @@ def test_lost_state():
         c.clean()
 
 
-def test_lock():
+def agent_lock():
     c = begin("lock")
     a = Agent(c, "alder")
     try:
@@ -319,7 +318,7 @@ def test_lock():
         c.clean()
 
 
-def test_courier():
+def agent_courier():
     """A job in a network namespace without any route (where that may be made), through the agent's courier, which is
     killed twice with its agent."""
     c = begin("courier")
@@ -352,25 +351,5 @@ def test_courier():
         c.clean()
 
 
-STARTED = time.monotonic()
-TESTS = [test_chain, test_kills, test_hostile, test_budget_and_cancel, test_lost_state, test_lock, test_courier]
-
-
-def main():
-    failed = 0
-    for t in TESTS:
-        name = "agent_" + t.__name__[5:]
-        if ONLY and ONLY not in name and ONLY not in os.path.basename(__file__):
-            continue
-        try:
-            t()
-            print(f"ok {name} ({time.monotonic() - STARTED:.0f} s)", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            traceback.print_exc()
-            print(f"FAIL {name}", flush=True)
-            failed += 1
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run_scenarios(globals(), "agent_"))

@@ -14,17 +14,16 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import http.server
 import urllib.request
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
+from scenarios import run_scenarios  # noqa: E402
 
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
 SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-plan-e2e"
-ONLY = os.environ.get("T", "")
 MODEL = os.path.join(ROOT, "share", "models", "tiny.json")
 FAST = {"lease.ttl": "4s", "lease.heartbeat": "500ms", "outer.steps": 10, "outer.grace": "2s",
         "lease.samples_min": 16, "lease.samples_max": 128}
@@ -116,7 +115,7 @@ def orders(c):
     return c.get("/v1/status")["orders"]
 
 
-def test_told_and_issued():
+def plan_told_and_issued():
     """Without --issue only words; with it one order, and not the same again; what is refused or gone is left alone."""
     c = begin("told")
     try:
@@ -162,7 +161,7 @@ def test_told_and_issued():
         c.clean()
 
 
-def test_learns():
+def plan_learns():
     """A scheduler that always says ten hours where five minutes come: after a dozen jobs the plan knows. What runs and what waits stands
     in the plan; a job that was cancelled while it waited counts as longer than that. A hub that starts again knows the same."""
     c = begin("learns")
@@ -219,7 +218,7 @@ def said(*words):
     return done.returncode, done.stderr.strip()
 
 
-def test_bad_input():
+def plan_bad_input():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), NoHub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
@@ -273,7 +272,7 @@ class Agent:
         return sorted(f[:-4] for f in os.listdir(where) if f.endswith(".job")) if os.path.exists(where) else []
 
 
-def test_drives_a_run():
+def plan_drives_a_run():
     """Nobody orders anything but the plan. Jobs are shorter than the run, so each site needs a chain of them."""
     c = begin("drives")
     agents, planner, share = [], None, os.path.join(c.out, "share")
@@ -319,7 +318,7 @@ def test_drives_a_run():
         c.clean()
 
 
-def test_take_over():
+def plan_take_over():
     """A newer job of a site asks the older one to hand in and leave, and goes on with its state. Without the option: status 7."""
     c = begin("takeover")
     words = [PROGRAM, "site", "--hub", c.url, "--name", "alder", "--data", c.data, "--state", os.path.join(c.out, "train"), "--batch", "8",
@@ -350,24 +349,5 @@ def test_take_over():
         c.clean()
 
 
-TESTS = [test_told_and_issued, test_learns, test_bad_input, test_take_over, test_drives_a_run]
-
-
-def main():
-    failed, began = 0, time.monotonic()
-    for t in TESTS:
-        name = "plan_" + t.__name__[5:]
-        if ONLY and ONLY not in name and ONLY not in os.path.basename(__file__):
-            continue
-        try:
-            t()
-            print(f"ok {name} ({time.monotonic() - began:.0f} s)", flush=True)
-        except Exception:  # pylint: disable=broad-except
-            traceback.print_exc()
-            print(f"FAIL {name}", flush=True)
-            failed += 1
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run_scenarios(globals(), "plan_"))

@@ -10,19 +10,16 @@ import json
 import os
 import subprocess
 import sys
-import time
-import traceback
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+from cluster import Failure  # noqa: E402
+from scenarios import run_scenarios  # noqa: E402
+
 BUILD = os.path.join(ROOT, os.environ.get("B") or os.path.join("build", "release"))
 PROGRAM = os.path.join(BUILD, "bench", "quality_run")
 BERINGIA = os.environ.get("BERINGIA") or os.path.join(BUILD, "beringia")
 SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-quality-e2e"
-ONLY = os.environ.get("T", "")
-
-
-class Failure(Exception):
-    pass
 
 
 def want(condition, text):
@@ -120,30 +117,6 @@ def quality_e2e_a_campaign_goes_on_where_it_was():
     want(len(whole) == len(rows), f"{len(whole)} whole rows of {len(rows)}")
 
 
-SCENARIOS = [v for k, v in list(globals().items()) if k.startswith("quality_")]
-
-
-def main():
-    failed = 0
-    os.makedirs(SCRATCH, exist_ok=True)
-    if not os.path.exists(PROGRAM):
-        print(f"skip quality: {PROGRAM} is not built")
-        return 0
-    for scenario in SCENARIOS:
-        name = scenario.__name__
-        if ONLY and ONLY not in name and ONLY not in "quality.py":
-            continue
-        began = time.monotonic()
-        try:
-            scenario()
-            print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
-        except Exception as e:  # every failure of a scenario is its result
-            failed += 1
-            if not isinstance(e, Failure):
-                traceback.print_exc()
-            print(f"FAIL {name}: {e}", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    os.makedirs(SCRATCH, exist_ok=True)
+    sys.exit(run_scenarios(globals(), "quality_", None if os.path.exists(PROGRAM) else f"{PROGRAM} is not built"))

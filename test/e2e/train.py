@@ -11,19 +11,17 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+from cluster import Failure  # noqa: E402
+from scenarios import run_scenarios, tsan_is_too_slow  # noqa: E402
+
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
 SCRATCH = os.environ.get("SCRATCH") or "/tmp/beringia-train-e2e"
-ONLY = os.environ.get("T", "")
 MODEL = os.path.join(ROOT, "share", "models", "tiny.json")
 STEPS = 40
 KILLED = 128 + signal.SIGKILL
-
-
-class Failure(Exception):
-    pass
 
 
 def want(condition, text):
@@ -153,30 +151,6 @@ def train_e2e_what_does_not_fit_is_told():
     same_as_without("odd")
 
 
-SCENARIOS = [v for k, v in list(globals().items()) if k.startswith("train_")]
-
-
-def main():
-    failed = 0
-    os.makedirs(SCRATCH, exist_ok=True)
-    for scenario in SCENARIOS:
-        name = scenario.__name__
-        if ONLY and ONLY not in name and ONLY not in "train.py":
-            continue
-        if os.environ.get("VARIANT") == "tsan":
-            print(f"skip {name}: training is too slow with the thread sanitizer", flush=True)
-            continue
-        began = time.monotonic()
-        try:
-            scenario()
-            print(f"ok {name} ({time.monotonic() - began:.1f} s)", flush=True)
-        except Exception as e:  # every failure of a scenario is its result
-            failed += 1
-            if not isinstance(e, Failure):
-                traceback.print_exc()
-            print(f"FAIL {name}: {e}", flush=True)
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    os.makedirs(SCRATCH, exist_ok=True)
+    sys.exit(run_scenarios(globals(), "train_", tsan_is_too_slow()))
