@@ -126,8 +126,10 @@ def fetch(link, megabytes, connections=1):
 
 def test_delay(port):
     link = Link(port, "--delay", "45ms")
+    began = time.monotonic()  # before the connection: what this process is late by must not count as time saved
     s = link.connect(b"e")
-    cold = round_trip(s)
+    round_trip(s)
+    cold = time.monotonic() - began
     trips = sorted(round_trip(s) for _ in range(9))
     expect("delay", trips[0] >= 0.090 and trips[4] < 0.100, "rtt min %.1f median %.1f ms" % (trips[0] * 1e3, trips[4] * 1e3))
     expect("a_new_connection_waits_a_round_trip", cold >= 0.179, "%.1f ms" % (cold * 1e3))
