@@ -252,8 +252,9 @@ enum brg_status local_base_update(struct brg_site *s, uint64_t version, uint64_t
     if (status == BRG_OK) status = theta_make(s, c, temp, e);
     if (status == BRG_OK && rename(temp, path) != 0) status = os_errno(e, errno, "renaming", temp);
     out->updates = c->count;
-    for (int i = 0; i < c->count; i++) {
-        out->bytes += UPDATE_HEADER_BYTES + codec_bytes(c->header[i].codec, s->elements);
+    for (int i = 0; i < c->count; i++) { /* by its length: the last one may have no header */
+        int64_t bytes = os_file_bytes(c->path[i]);
+        if (bytes > 0) out->bytes += (uint64_t)bytes;
         (void)remove(c->path[i]);
     }
     out->tokens = c->header[0].tokens;

@@ -171,7 +171,7 @@ def answers_of_all_kinds(c, between):
     train(s, weights, lambda: s.figures().steps >= 4)
     for mode, of in (("bytes", "/v1/"), ("page", "/v1/"), ("500", "/v1/"), ("nonsense", "/v1/"), ("deep", "/v1/"),
                      ("huge", "/v1/"), ("cut", "/v1/"), ("silent", "/v1/"), ("far", "/v1/blobs"), ("dies", "/v1/blobs"),
-                     ("bytes", "/v1/blobs"), ("damaged", "/v1/versions"), ("cut", "/v1/versions"),
+                     ("bytes", "/v1/blobs"), ("damaged", "/v1/versions"), ("cut", "/v1/versions"), ("bytes", "/v1/versions"),
                      ("nonsense", "/v1/heartbeat"), ("nonsense", "/v1/lease"), ("nonsense", "/v1/commit")):
         name = f"{mode}_for_{of.split('/')[-1] or 'everything'}"
         between.set(mode, of)
