@@ -5,6 +5,7 @@ Every wait names what it waits for, looks at the condition and has a deadline; e
 is ended here, by its pid."""
 import json
 import os
+import random
 import signal
 import subprocess
 import time
@@ -25,6 +26,20 @@ def wait_for(what, condition, seconds=60, each=None, pause=0.02):
         if each:
             each()
         time.sleep(pause)
+
+
+def pack_words(program, path, seed=1):
+    """A data set of 40 documents of random words at `path`, with samples of 64 tokens; another seed, another text. Gives path."""
+    if os.path.exists(path):
+        return path
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    rng = random.Random(seed)
+    words = "the a of and site hub trains samples once every position merges weights round lease delta base".split()
+    with open(path + ".txt", "w", encoding="utf-8") as f:
+        for _ in range(40):
+            f.write(" ".join(rng.choice(words) for _ in range(400)) + "\n\f\n")
+    subprocess.run([program, "pack", "--out", path, "--seq-len", "64", path + ".txt"], check=True, stdout=subprocess.DEVNULL)
+    return path
 
 
 class Cluster:

@@ -19,7 +19,7 @@ import time
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
-from cluster import Cluster, Failure, wait_for  # noqa: E402
+from cluster import Cluster, Failure, pack_words, wait_for  # noqa: E402
 from scenarios import run_scenarios  # noqa: E402
 
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
@@ -31,26 +31,11 @@ FAST = {"lease.ttl": "4s", "lease.heartbeat": "500ms", "outer.steps": 10, "outer
 SITE_WORDS = "--batch 8 --threads 1 --checkpoint-every 500ms --timeout 10s --grace 10s"
 
 
-def pack():
-    path = os.path.join(SCRATCH, "data")
-    if os.path.exists(path):
-        return path
-    os.makedirs(SCRATCH, exist_ok=True)
-    rng = random.Random(1)
-    words = "the a of and site hub trains samples once every position merges weights round lease delta base".split()
-    with open(path + ".txt", "w", encoding="utf-8") as f:
-        for _ in range(40):
-            f.write(" ".join(rng.choice(words) for _ in range(400)) + "\n\f\n")
-    subprocess.run([PROGRAM, "pack", "--out", path, "--seq-len", "64", path + ".txt"], check=True,
-                   stdout=subprocess.DEVNULL)
-    return path
-
-
 def begin(name, settings=None):
     out = os.path.join(SCRATCH, name)
     shutil.rmtree(out, ignore_errors=True)
     os.makedirs(out)
-    c = Cluster(PROGRAM, out, pack(), {})
+    c = Cluster(PROGRAM, out, pack_words(PROGRAM, os.path.join(SCRATCH, "data")), {})
     c.init(MODEL, {**FAST, **(settings or {})}, seed=1)
     c.start_hub()
     return c

@@ -11,7 +11,6 @@ import glob
 import json
 import math
 import os
-import random
 import re
 import signal
 import struct
@@ -21,7 +20,7 @@ import time
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
-from cluster import Cluster, Failure, wait_for  # noqa: E402
+from cluster import Cluster, Failure, pack_words, wait_for  # noqa: E402
 from scenarios import run_scenarios, tsan_is_too_slow  # noqa: E402
 
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
@@ -34,26 +33,10 @@ WORDS = ["--batch", 8, "--threads", 1, "--checkpoint-every", "200ms", "--timeout
 SLOW = WORDS + ["--throttle", 0.6 if os.environ.get("VARIANT") in ("asan", "tsan", "debug") else 0.1]
 
 
-def pack(name, seed):
-    """A data set of random words; another seed, another text."""
-    path = os.path.join(SCRATCH, name)
-    if os.path.exists(path):
-        return path
-    os.makedirs(SCRATCH, exist_ok=True)
-    rng = random.Random(seed)
-    words = "the a of and site hub trains samples once every position merges weights round lease delta base".split()
-    text = path + ".txt"
-    with open(text, "w", encoding="utf-8") as f:
-        for _ in range(40):
-            f.write(" ".join(rng.choice(words) for _ in range(400)) + "\n\f\n")
-    subprocess.run([PROGRAM, "pack", "--out", path, "--seq-len", "64", text], check=True, stdout=subprocess.DEVNULL)
-    return path
-
-
 def begin(name, sites, settings=None):
     out = os.path.join(SCRATCH, name)
     os.makedirs(out)
-    c = Cluster(PROGRAM, out, pack("data", 1), sites)
+    c = Cluster(PROGRAM, out, pack_words(PROGRAM, os.path.join(SCRATCH, "data"), 1), sites)
     c.init(MODEL, {**FAST, **(settings or {})}, seed=1)
     return c
 
@@ -330,7 +313,7 @@ def site_S2_e2e_a_damaged_checkpoint_is_told_and_survived():
 def site_e2e_other_data_is_refused():
     c = begin("foreign", {"a": WORDS})
     c.start_hub()
-    c.data = pack("other", 2)
+    c.data = pack_words(PROGRAM, os.path.join(SCRATCH, "other"), 2)
     c.start_site("a")
     wait_for("the site to end", lambda: c.sites["a"].poll() is not None, 20)
     want(c.sites.pop("a").returncode == 9, "other data than the run's is not refused with 9")
