@@ -136,3 +136,8 @@ enum brg_status cli_hub_post(const struct hub_address *hub, const char *path, co
     TRY(ask(hub, full, json, out, &http, e));
     return http == 200 ? BRG_OK : refused(hub, full, http, out, e);
 }
+
+const char *cli_word(const json_t *answer, const char *key) {
+    const char *s = json_string_value(json_object_get(answer, key));
+    return s != NULL ? s : "";
+}

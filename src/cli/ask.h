@@ -7,6 +7,8 @@
 #ifndef CLI_ASK_H
 #define CLI_ASK_H
 
+#include <jansson.h>
+
 #include "wire/net_os.h"
 
 struct hub_address {
@@ -23,5 +25,7 @@ enum brg_status cli_hub_get(const struct hub_address *hub, const char *path, str
 /* POST of a JSON object. E_REFUSED: with the sentence that the hub gave. */
 enum brg_status cli_hub_post(const struct hub_address *hub, const char *path, const char *json,
                              struct buf *out, struct err *e) MUST_USE;
+/* A string of an answer, owned by it; "" where it is missing or something else. */
+const char *cli_word(const json_t *answer, const char *key);
 
 #endif

@@ -41,34 +41,29 @@ static void list_jobs(const json_t *facility, double order) {
     }
 }
 
-static const char *word(const json_t *o, const char *key) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s != NULL ? s : "";
-}
-
 static void list(const json_t *o) {
     const json_t *facilities = json_object_get(o, "facilities"),
                  *orders = json_object_get(o, "orders");
     for (size_t i = 0; i < json_array_size(facilities); i++) {
         const json_t *f = json_array_get(facilities, i), *shapes = json_object_get(f, "shapes");
-        printf("%s offers", word(f, "name"));
+        printf("%s offers", cli_word(f, "name"));
         for (size_t k = 0; k < json_array_size(shapes); k++) {
             const json_t *s = json_array_get(shapes, k);
-            printf("%s %s (%.0f nodes, %.0f s)", k > 0 ? "," : "", word(s, "shape"),
+            printf("%s %s (%.0f nodes, %.0f s)", k > 0 ? "," : "", cli_word(s, "shape"),
                    json_number_value(json_object_get(s, "nodes")),
                    json_number_value(json_object_get(s, "seconds")));
         }
         printf("\n");
         for (size_t k = 0; k < json_array_size(orders); k++) {
             const json_t *r = json_array_get(orders, k);
-            if (strcmp(word(r, "site"), word(f, "name")) != 0) continue;
+            if (strcmp(cli_word(r, "site"), cli_word(f, "name")) != 0) continue;
             printf("  order %.0f: %s, %.0f jobs, %s%s%s\n",
-                   json_number_value(json_object_get(r, "id")), word(r, "shape"),
+                   json_number_value(json_object_get(r, "id")), cli_word(r, "shape"),
                    json_number_value(json_object_get(r, "jobs")),
                    json_is_true(json_object_get(r, "open"))
                        ? json_is_true(json_object_get(r, "cancel")) ? "being cancelled" : "open"
-                       : word(r, "word"),
-                   word(r, "why")[0] != '\0' ? ": " : "", word(r, "why"));
+                       : cli_word(r, "word"),
+                   cli_word(r, "why")[0] != '\0' ? ": " : "", cli_word(r, "why"));
             list_jobs(f, json_number_value(json_object_get(r, "id")));
         }
     }

@@ -34,10 +34,6 @@ enum { BODY_MAX = 64 << 20, BAR_CELLS = 40, SPARK_MAX = 20 };
 static double number(const json_t *o, const char *key) {
     return json_number_value(json_object_get(o, key)); /* 0 where it is missing or null */
 }
-static const char *word(const json_t *o, const char *key) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s != NULL ? s : "";
-}
 static bool truth(const json_t *o, const char *key) {
     return json_is_true(json_object_get(o, key));
 }
@@ -124,11 +120,11 @@ static void show_health(const json_t *o, FILE *to) {
 static void show_site(const json_t *site, bool colour, FILE *to) {
     char a[16], b[16], ago[24];
     bool joined = truth(site, "joined"), live = joined && truth(site, "live");
-    const char *state = !joined ? "gone" : live ? word(site, "phase") : "silent";
+    const char *state = !joined ? "gone" : live ? cli_word(site, "phase") : "silent";
     const char *paint = !colour ? "" : live ? "\x1b[32m" : joined ? "\x1b[31m" : "\x1b[90m";
     fprintf(to,
             "  %-16s %s%-9s%s  base %-6.0f %8s tok/s  loss %-7.4f  leased %-8s merged %s tok%s%s\n",
-            word(site, "name"), paint, state, colour ? "\x1b[0m" : "", number(site, "base"),
+            cli_word(site, "name"), paint, state, colour ? "\x1b[0m" : "", number(site, "base"),
             short_number(live ? number(site, "tokens_per_s") : 0, a), number(site, "loss"),
             short_number(number(site, "samples_leased"), ago),
             short_number(number(site, "tokens_merged"), b), joined && !live ? ", last heard " : "",
@@ -153,16 +149,16 @@ static void show_facility(const json_t *f, FILE *to) {
     double running = 0, pending = 0;
     char a[24], ago[24];
     for (size_t i = 0; i < json_array_size(jobs); i++) {
-        const char *state = word(json_array_get(jobs, i), "state");
+        const char *state = cli_word(json_array_get(jobs, i), "state");
         running += strcmp(state, "running") == 0;
         pending += strcmp(state, "pending") == 0;
     }
-    fprintf(to, "  %-16s queue: %.0f running, %.0f pending", word(f, "name"), running, pending);
+    fprintf(to, "  %-16s queue: %.0f running, %.0f pending", cli_word(f, "name"), running, pending);
     for (size_t i = 0; i < json_array_size(probes); i++) {
         const json_t *p = json_array_get(probes, i);
         double wait = number(p, "start") - number(p, "at");
-        fprintf(to, "; %s %s", word(p, "shape"), word(p, "class"));
-        if (strcmp(word(p, "class"), "fine") == 0)
+        fprintf(to, "; %s %s", cli_word(p, "shape"), cli_word(p, "class"));
+        if (strcmp(cli_word(p, "class"), "fine") == 0)
             fprintf(to, " in %s", duration(wait > 0 ? wait : 0, a));
     }
     if (number(f, "heard_ago_s") >= 0)
@@ -177,9 +173,9 @@ static void show(const json_t *o, bool colour, FILE *to) {
     fputs("] ", to);
     show_head(o, to);
     fprintf(to, "\nrun %.8s  term %.0f  sites: %.0f joined, %.0f live, %.0f contributing  %s%s%s%s",
-            word(o, "run"), number(o, "term"), number(o, "sites_joined"), number(o, "sites_live"),
-            number(o, "sites_contributing"), truth(o, "complete") ? "COMPLETE " : "",
-            truth(o, "draining") ? "DRAINING " : "",
+            cli_word(o, "run"), number(o, "term"), number(o, "sites_joined"),
+            number(o, "sites_live"), number(o, "sites_contributing"),
+            truth(o, "complete") ? "COMPLETE " : "", truth(o, "draining") ? "DRAINING " : "",
             truth(o, "held") ? "HELD (a site has seen more) " : "",
             truth(o, "full") ? "DISK FULL " : "");
     show_loss(o, to);
@@ -203,13 +199,13 @@ static void show_alarms(const json_t *o, bool colour, FILE *to) {
     const json_t *alarms = json_object_get(o, "alarms");
     for (size_t i = 0; i < json_array_size(alarms); i++) {
         const json_t *a = json_array_get(alarms, i);
-        const char *level = word(a, "level"), *about = word(a, "subject");
+        const char *level = cli_word(a, "level"), *about = cli_word(a, "subject");
         const char *paint = !colour                       ? ""
                             : strcmp(level, "error") == 0 ? "\x1b[31m"
                             : strcmp(level, "warn") == 0  ? "\x1b[33m"
                                                           : "\x1b[36m";
         fprintf(to, "%s! %-5s%s %s%s%s; %s\n", paint, level, colour ? "\x1b[0m" : "", about,
-                about[0] != '\0' ? ": " : "", word(a, "text"), word(a, "remedy"));
+                about[0] != '\0' ? ": " : "", cli_word(a, "text"), cli_word(a, "remedy"));
     }
 }
 
