@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain PyTorch loop, as many people have one: python3 plain.py config.json tokens.u16"""
+"""A plain PyTorch loop, as many have one: config.json and a file of 16-bit token ids (joined.py: what beringia pack made)"""
 import json
 import os
 import sys

@@ -58,7 +58,7 @@ def match(table: Sequence[Tuple[str, Tuple[int, ...]]], have: Dict[str, torch.nn
                              "run's (those of Hugging Face's Qwen3)", 24)
         if tuple(have[name].shape) != tuple(shape):
             raise ModelError(f"{name}: is {list(have[name].shape)} here and {list(shape)} in the run; build the model "
-                             "from run's model.json", 24)
+                             "from the run's config.json (the hub's /v1/run, field model_json)", 24)
     extra = sorted(set(have) - {name for name, _ in table})
     if extra:
         hint = "; the run ties lm_head to the embeddings: tie them here too" if extra == ["lm_head.weight"] else ""

@@ -431,7 +431,8 @@ class Run:
     # -- the step -----------------------------------------------------------------------------------------------------
     def step(self, model: torch.nn.Module, loss: Any, skipped: Optional[str] = None) -> None:
         """The optimizer step over all batches since the last call is done. loss: the mean over its tokens in nats, a number
-        or a tensor (on a GPU it is read one step later, so that nothing waits). With `skipped`, one word, it was not
+        or a tensor (on a GPU it is read one step later, so that nothing waits); with accumulation the mean of the
+        micro-batches' (the last one's does too: it is only shown). With `skipped`, one word, it was not
         done and the weights are as before: the samples are listed as skipped for good.
 
         Takes part in collectives where there are several ranks. Never waits for the network.
@@ -649,16 +650,19 @@ def join(model: torch.nn.Module, optimizer: Optional[torch.optim.Optimizer] = No
     """Joins a run with this model; waits for the hub. Every rank calls it, after model and optimizer are on their devices
     and wrapped (DDP, FSDP), before the first step.
 
-    model        its parameters must be the run's, by Hugging Face's names; `rename` maps others to them. Its weights
-                 become the run's.
+    model        its parameters must be the run's, by Hugging Face's names; `rename` maps others to them. The run's
+                 weights are copied into it: those that it had are gone.
     optimizer    Adam's, AdamW's and SGD's state is kept from job to job; needed for parameters below f32
     hub, name, data, state   as for `beringia site`; default: $BERINGIA_HUB, $BERINGIA_NAME, $BERINGIA_DATA,
                  $BERINGIA_STATE
     batch_size   samples of a micro-batch on one rank; an optimizer step has batch_size * accumulate * ranks
     grace        seconds that close() waits for the last hand-in
-    signals      these end the loop in good order (main thread only)
+    signals      these end the loop in good order (main thread only). Ctrl-C is not among them and raises KeyboardInterrupt,
+                 wherever it comes in; with "INT" it ends the loop like the others.
     words        more for beringia.Site: token_file, timeout, checkpoint_every, warmup_steps, seed, trust_data,
                  fingerprint, open_timeout, ca_file
+
+    The library writes a line an event to standard error; beringia.log_level("warn") leaves troubles only.
 
     Raises a beringia.Error: ModelError, DataError, BusyError, ConfigError, NetError, RefusedError, FencedError, TimedOut."""
     given = {"hub": hub, "name": name, "data": data, "state": state}

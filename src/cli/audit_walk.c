@@ -92,6 +92,12 @@ static void check_member(struct audit *a, uint32_t site, uint32_t inc) {
         audit_finding(a, "site %u with incarnation %u is no member", site, inc);
 }
 
+/* From a site that was silent, began anew without it, or saw the run go back. */
+static void took_back(struct audit *a, const struct audit_lease *l) {
+    a->reclaimed++;
+    a->samples_reclaimed += l->count;
+}
+
 static void end_leases(struct audit *a, struct reader *r, uint32_t count, uint32_t site,
                        run_change *how, uint64_t argument) {
     for (uint32_t i = 0; i < count; i++) {
@@ -100,6 +106,7 @@ static void end_leases(struct audit *a, struct reader *r, uint32_t count, uint32
         if (l->site != site)
             audit_finding(a, "lease %016llx is of another site", (unsigned long long)l->tok);
         l->active = false;
+        if (how == set_crashed) took_back(a, l);
         change_lease(a, l, 0, l->count, how, argument);
     }
 }
@@ -306,8 +313,7 @@ static void walk_reclaim(struct audit *a, struct reader *r) {
     if (reason != 1 && reason != 2) r->ok = false;
     l->active = false;
     if (reason == 1) {
-        a->reclaimed++;
-        a->samples_reclaimed += l->count;
+        took_back(a, l);
         change_lease(a, l, 0, l->count, set_crashed, crashes_max);
     } else {
         a->returned++;
@@ -663,6 +669,7 @@ static void walk_rollback(struct audit *a, struct reader *r) {
     for (size_t i = 0; i < a->leases_count; i++) {
         if (!a->leases[i].active) continue;
         a->leases[i].active = false;
+        took_back(a, &a->leases[i]);
         change_lease(a, &a->leases[i], 0, a->leases[i].count, set_available, 0);
     }
     for (size_t i = 0; i < a->deltas_count; i++) {

@@ -22,13 +22,44 @@ static const char HELP[] =
     "lost;\n"
     "17 (E_AUDIT) where not; 18 (E_JOURNAL) where the journal is damaged.\n";
 
+struct share { /* what one site has in the head */
+    uint64_t contributions, samples;
+};
+
+/* One a site, the caller's to free. */
+static struct share *shares_of(const struct audit *a) {
+    struct share *s = mem_alloc(a->sites_count + 1, sizeof *s);
+    for (size_t i = 0; i < a->deltas_count; i++) {
+        const struct audit_delta *d = &a->deltas[i];
+        if (d->site == 0 || d->site > a->sites_count || d->fate != FATE_MERGED) continue;
+        s[d->site - 1].contributions++;
+        s[d->site - 1].samples += d->samples;
+    }
+    return s;
+}
+
+static void put_sites(const struct audit *a, struct buf *b) {
+    AUTO_FREE struct share *s = shares_of(a);
+    buf_u8(b, '[');
+    for (size_t i = 0; i < a->sites_count; i++) {
+        bool first = true;
+        if (i > 0) buf_u8(b, ',');
+        buf_u8(b, '{');
+        json_member_text(b, &first, "name", a->sites[i].name);
+        json_member_u64(b, &first, "contributions", s[i].contributions);
+        json_member_u64(b, &first, "samples", s[i].samples);
+        buf_u8(b, '}');
+    }
+    buf_u8(b, ']');
+}
+
 static void print_json(const struct audit *a, const uint64_t counts[POS_STATES], bool all,
                        bool good) {
     struct buf b;
     bool first = true;
     uint64_t sealed = 0;
     for (size_t i = 0; i < a->epochs_count; i++) sealed += a->epochs[i].sealed;
-    buf_init(&b, 1 << 20);
+    buf_init(&b, 8 << 20);
     buf_u8(&b, '{');
     json_member_bool(&b, &first, "good", good);
     json_member_id(&b, &first, "run", &a->run);
@@ -64,6 +95,8 @@ static void print_json(const struct audit *a, const uint64_t counts[POS_STATES],
         json_member_u64(&b, &first, "blobs_missing", a->blobs_missing);
         json_member_u64(&b, &first, "blobs_bad", a->blobs_bad);
     }
+    json_key(&b, &first, "sites");
+    put_sites(a, &b);
     json_member_u64(&b, &first, "findings", a->findings_count);
     json_key(&b, &first, "problems");
     buf_u8(&b, '[');
@@ -104,6 +137,10 @@ static void print_text(const struct audit *a, const uint64_t counts[POS_STATES],
         row("blobs gone", a->blobs_missing);
         row("blobs bad", a->blobs_bad);
     }
+    AUTO_FREE struct share *s = shares_of(a);
+    for (size_t i = 0; i < a->sites_count; i++)
+        printf("%-12s %s: %llu contributions merged, %llu samples\n", "site", a->sites[i].name,
+               (unsigned long long)s[i].contributions, (unsigned long long)s[i].samples);
     for (uint64_t i = 0; i < a->findings_count && i < AUDIT_FINDINGS_MAX; i++)
         printf("problem      %s\n", a->findings[i]);
     if (a->findings_count > AUDIT_FINDINGS_MAX)

@@ -123,11 +123,13 @@ static void show_site(const json_t *site, bool colour, FILE *to) {
     const char *state = !joined ? "gone" : live ? cli_word(site, "phase") : "silent";
     const char *paint = !colour ? "" : live ? "\x1b[32m" : joined ? "\x1b[31m" : "\x1b[90m";
     fprintf(to,
-            "  %-16s %s%-9s%s  base %-6.0f %8s tok/s  loss %-7.4f  leased %-8s merged %s tok%s%s\n",
+            "  %-16s %s%-9s%s  base %-6.0f %8s tok/s  loss %-7.4f  %s %-8s merged %s tok in %.0f "
+            "contributions%s%s\n",
             cli_word(site, "name"), paint, state, colour ? "\x1b[0m" : "", number(site, "base"),
             short_number(live ? number(site, "tokens_per_s") : 0, a), number(site, "loss"),
-            short_number(number(site, "samples_leased"), ago),
-            short_number(number(site, "tokens_merged"), b), joined && !live ? ", last heard " : "",
+            joined ? "leased" : "keeps", short_number(number(site, "samples_leased"), ago),
+            short_number(number(site, "tokens_merged"), b), number(site, "merged"),
+            joined && !live ? ", last heard " : "",
             joined && !live && number(site, "heard_ago_s") >= 0
                 ? duration(number(site, "heard_ago_s"), ago)
                 : "");

@@ -50,18 +50,23 @@ void local_run_write(const struct brg_site *s) {
         log_line(LOG_WARN, "site", "run_not_kept", "text=\"%s\"", e.text);
 }
 
+static bool tensors_of_run(const struct brg_site *s, const struct tensors *t) {
+    char have[64] = "", want[ID_HEX_BYTES];
+    tensors_meta_get(t, "run", have, sizeof have);
+    id_hex(&s->run.run, want);
+    return strcmp(have, want) == 0;
+}
+
 /* Of the header alone; brg_join looks at the rest, before anything is trained. */
 static enum brg_status checkpoint_of_run(const struct brg_site *s, struct err *e) {
-    char path[OS_PATH_MAX], have[64] = "", want[ID_HEX_BYTES];
+    char path[OS_PATH_MAX];
     os_path(path, s->dir, "checkpoint.safetensors");
     if (!os_exists(path)) return err_set(e, BRG_E_MISSING, "%s: no local checkpoint", path);
     struct tensors t = {0};
     enum brg_status status = tensors_read(path, &t, e);
-    if (status == BRG_OK) tensors_meta_get(&t, "run", have, sizeof have);
-    tensors_fini(&t);
-    id_hex(&s->run.run, want);
-    if (status == BRG_OK && strcmp(have, want) != 0)
+    if (status == BRG_OK && !tensors_of_run(s, &t))
         status = err_set(e, BRG_E_CHECKPOINT, "%s: of another run than run.json", path);
+    tensors_fini(&t);
     return status;
 }
 
@@ -287,13 +292,30 @@ static enum brg_status restore(struct brg_site *s, const struct tensors *t, int 
     return BRG_OK;
 }
 
+/* Said before anything else is compared, since another run's model may well have other sizes; and kept, since
+ * somebody may only have named the wrong directory. */
+static enum brg_status set_aside(const char *path, const struct tensors *t, struct err *e) {
+    char run[64] = "", aside[OS_PATH_MAX];
+    tensors_meta_get(t, "run", run, sizeof run);
+    if (strspn(run, "0123456789abcdef") != strlen(run)) run[0] = '\0';
+    if (snprintf(aside, sizeof aside, "%s.of-%.8s", path, run) >= (int)sizeof aside)
+        return err_set(e, BRG_E_CHECKPOINT, "%s: of another run", path);
+    TRY(os_rename_durable(path, aside, e));
+    return err_set(e, BRG_E_CHECKPOINT,
+                   "%s: of another run; kept as %s. Give each run and site a state directory of "
+                   "its own",
+                   path, aside);
+}
+
 enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) {
     char path[OS_PATH_MAX];
     os_path(path, s->dir, "checkpoint.safetensors");
     if (!os_exists(path)) return err_set(e, BRG_E_MISSING, "no local checkpoint");
     struct tensors t = {0};
     enum brg_status status = tensors_read(path, &t, e);
-    if (status == BRG_OK) {
+    if (status == BRG_OK && !tensors_of_run(s, &t)) {
+        status = set_aside(path, &t, e);
+    } else if (status == BRG_OK) {
         AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
         status = fd < 0 ? os_errno(e, errno, "opening", path) : verify(s, &t, fd, path, e);
         if (status == BRG_OK) status = restore(s, &t, fd, path, e);

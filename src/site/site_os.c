@@ -481,6 +481,13 @@ static void save_now(struct brg_site *s) {
     if (!local_checkpoint_begin(s, job)) mem_free(job);
 }
 
+static uint32_t contributions_unsent(const struct site_core *c) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->deltas_count; i++)
+        n += c->deltas[i].state < PENDING_STAGED || c->deltas[i].state == PENDING_FAILED;
+    return n;
+}
+
 /* Hands in, waits, leaves. True: nothing is left that only this directory knows. */
 static bool close_politely(struct brg_site *s, time_ns until) {
     struct err e = {0};
@@ -525,9 +532,9 @@ int call_close(struct brg_site *s, int64_t timeout_ns) {
             (void)call_checkpoint(s); /* not its door: brg_close may come from any thread */
         site_threads_stop(s);
         log_line(LOG_INFO, "site", "closed",
-                 "result=%s steps=%" PRIu64 " samples=%" PRIu64 " handed_in=%" PRIu64 " pending=%u",
+                 "result=%s steps=%" PRIu64 " samples=%" PRIu64 " handed_in=%" PRIu64 " unsent=%u",
                  brg_status_name(result), s->core.steps_total, s->core.samples_total,
-                 s->core.handed_in, s->core.deltas_count);
+                 s->core.handed_in, contributions_unsent(&s->core));
     }
     site_free(s);
     return result;

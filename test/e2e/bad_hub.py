@@ -295,6 +295,8 @@ def a_state_directory_of_another_run(c, between):
         train(s, weights, lambda: s.figures().merged >= 1)
         s.close()
         say("a_state_directory_of_another_run_is_begun_anew", fresh, s)
+        kept = [f for f in os.listdir(os.path.join(SCRATCH, "state-moved")) if ".safetensors.of-" in f]
+        say("and_what_it_held_is_kept_aside", len(kept) == 1, kept)
         other.stop_hub()
         a = other.audit()
         say("and_nothing_of_it_comes_in", a.get("lost", 1) == 0 and a.get("doubled", 1) == 0, a)

@@ -3,6 +3,7 @@
 """`pip install ./python` as a user does it: into a virtual environment, without a network, from the source tree. What
 must hold: nothing is fetched, the tree stays as it was, the package brings its library along, a loop of the examples
 trains with it from another directory, and pip takes all of it away again."""
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +51,12 @@ def pip_installs_from_the_source_tree(keep):
           env={"PYTHONPATH": "", "BERINGIA_LIBRARY": ""})
     finish(c)
     say("install_the_joined_loop_trains_with_it", True)
+    out = os.path.join(c.out, "model")
+    c.call("export", c.run_dir, "--out", out)
+    nats = json.loads(c.call("eval", c.run_dir, "--data", c.data, "--json"))["nll"]
+    code, text = call(python, os.path.join(here, "load.py"), out, c.data)
+    got = float(text.split("held-out loss ")[-1]) if "held-out loss " in text else 0.0
+    say("install_the_exported_model_loads", code == 0 and abs(got - nats) < 1e-4, f"{text}, eval says {nats}")
     code, text = call(python, "-m", "pip", "uninstall", "-y", "beringia", env=NO_NETWORK)
     gone, _ = call(python, "-c", "import beringia")
     say("install_pip_takes_it_away_again", code == 0 and gone != 0, text)
