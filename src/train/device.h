@@ -84,8 +84,8 @@ struct adamw_step {
 };
 
 struct piece { /* a fixed chunk of theta that lies within one tensor, and where its moments are */
-    size_t offset, count, moment;
-    bool decay; /* false: as if step.decay were 1 */
+    size_t offset, count, moment, second; /* moment: of m; second: of v */
+    bool decay;                           /* false: as if step.decay were 1 */
 };
 
 struct device {
@@ -147,7 +147,7 @@ struct device_ops {
     /* sums[i] (host) = sum over piece i of x^2 in double; it has finished when this returns. */
     void (*sum_squares)(struct device *d, double *sums, const float *x, const struct piece *pieces,
                         size_t n);
-    /* AdamW with decoupled decay on n pieces of theta, grad (by offset), m, v (by moment). */
+    /* AdamW with decoupled decay on n pieces of theta, grad (by offset), m (by moment), v (by second). */
     void (*adamw)(struct device *d, float *theta, float *m, float *v, const float *grad,
                   const struct piece *pieces, size_t n, const struct adamw_step *s);
 };

@@ -65,6 +65,7 @@ void muon_plan(struct trainer *t) {
         if (is_muons(x))
             t->matrices[t->matrices_count++] =
                 (struct matrix){at, (size_t)x->shape[0], (size_t)x->shape[1]};
+        if (is_muons(x)) t->matrices_elements += x->elements;
         if (is_muons(x) && x->elements > most) most = x->elements;
         at += x->elements;
     }

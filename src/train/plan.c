@@ -112,7 +112,7 @@ static void plan_all(struct plan *p, struct trainer *t) {
     take(p, SLAB_THETA, &t->theta, P);
     take(p, SLAB_GRAD, &t->grad, P);
     take(p, SLAB_MOMENTS, &t->m, (double)trainer_moments(t));
-    take(p, SLAB_MOMENTS, &t->v, (double)trainer_moments(t));
+    take(p, SLAB_MOMENTS, &t->v, (double)(trainer_moments(t) - t->matrices_elements));
     plan_layers(p, t, R);
     plan_work(p, t, R);
     for (int i = 0; t->dp && i < DP_SLOTS; i++)
@@ -193,7 +193,7 @@ static void plan_offsets(struct trainer *t) {
 /* A chunk, or of it what this rank updates: its moments are here. */
 static void plan_piece(struct trainer *t, struct piece p) {
     if (!t->dp) {
-        p.moment = p.offset;
+        p.moment = p.second = p.offset;
         t->pieces[t->pieces_count++] = p;
         return;
     }
@@ -202,9 +202,9 @@ static void plan_piece(struct trainer *t, struct piece p) {
     for (size_t b = p.offset / d->bucket; b < d->buckets && b * d->bucket < end; b++) {
         size_t part = dp_part_at(d, b, d->net->rank), stop = dp_part_at(d, b, d->net->rank + 1);
         size_t from = p.offset > part ? p.offset : part, to = end < stop ? end : stop;
+        size_t at = d->starts[b] + from - part;
         if (from < to)
-            t->pieces[t->pieces_count++] =
-                (struct piece){from, to - from, d->starts[b] + from - part, p.decay};
+            t->pieces[t->pieces_count++] = (struct piece){from, to - from, at, at, p.decay};
     }
 }
 
@@ -222,8 +222,14 @@ static void plan_adamw(struct trainer *t) {
     if (!t->has_muon) return;
     t->adamw_pieces = mem_alloc(t->pieces_count, sizeof *t->adamw_pieces);
     t->adamw_count = 0;
-    for (size_t i = 0; i < t->pieces_count; i++)
-        if (!of_muon(t, t->pieces[i].offset)) t->adamw_pieces[t->adamw_count++] = t->pieces[i];
+    size_t second = 0; /* v is of these alone, side by side */
+    for (size_t i = 0; i < t->pieces_count; i++) {
+        if (of_muon(t, t->pieces[i].offset)) continue;
+        t->adamw_pieces[t->adamw_count] = t->pieces[i];
+        t->adamw_pieces[t->adamw_count++].second = second;
+        second += t->pieces[i].count;
+    }
+    CHECK(second + t->matrices_elements == t->P);
 }
 
 static void plan_pieces(struct trainer *t) {

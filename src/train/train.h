@@ -92,7 +92,7 @@ float *trainer_theta(struct trainer *t); /* [P], borrowed, may be written betwee
 /* [P] of the last trainer_gradient; with other ranks only this one's parts are the sum over all. */
 float *trainer_grad(struct trainer *t);
 /* AdamW's moments [trainer_moments]: all P where this trainer is alone, this rank's parts otherwise. Of
- * Muon's matrices m is their momentum, and v stays 0. */
+ * Muon's matrices m is their momentum, and there is no v: NULL then; trainer_moment_get has zeros in their places. */
 float *trainer_m(struct trainer *t);
 float *trainer_v(struct trainer *t);
 uint64_t trainer_moments(const struct trainer *t);

@@ -93,7 +93,7 @@ float *trainer_m(struct trainer *t) {
 }
 
 float *trainer_v(struct trainer *t) {
-    return t->v;
+    return t->has_muon ? NULL : t->v;
 }
 
 uint64_t trainer_steps(const struct trainer *t) {
@@ -108,15 +108,35 @@ uint64_t trainer_moments(const struct trainer *t) {
     return t->dp ? t->dp->own : t->P;
 }
 
+/* v[at, at + count) where Muon's matrices have none: what AdamW's pieces have of it. */
+static void seconds_move(struct trainer *t, uint64_t at, uint64_t count, float *out,
+                         const float *in) {
+    for (size_t i = 0; i < t->adamw_count; i++) {
+        const struct piece *p = &t->adamw_pieces[i];
+        uint64_t from = p->offset > at ? p->offset : at, to = p->offset + p->count;
+        if (to > at + count) to = at + count;
+        if (from >= to) continue;
+        float *v = t->v + p->second + (from - p->offset);
+        if (out)
+            memcpy(out + (from - at), v, (to - from) * sizeof *v);
+        else
+            memcpy(v, in + (from - at), (to - from) * sizeof *v);
+    }
+}
+
 void trainer_moment_get(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
                         float *values) {
     const float *own = which == MOMENT_M ? t->m : t->v;
     CHECK(at <= t->P);
     CHECK(count <= t->P - at);
-    if (t->dp)
+    if (t->dp) {
         dp_collect(t->dp, own, at, count, values);
-    else
+    } else if (which == MOMENT_V && t->has_muon) {
+        memset(values, 0, count * sizeof(float));
+        seconds_move(t, at, count, values, NULL);
+    } else {
         memcpy(values, own + at, count * sizeof(float));
+    }
 }
 
 void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
@@ -126,6 +146,8 @@ void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint6
     CHECK(count <= t->P - at);
     if (t->dp)
         dp_scatter(t->dp, own, at, count, values);
+    else if (which == MOMENT_V && t->has_muon)
+        seconds_move(t, at, count, NULL, values);
     else
         memcpy(own + at, values, count * sizeof(float));
 }

@@ -48,8 +48,9 @@ struct trainer {
     const struct device_ops *ops; /* of dev */
     float *theta, *grad, *m, *v;
     uint64_t steps;
-    const struct dp_net *net;       /* NULL: alone */
-    struct dp *dp;                  /* NULL: alone, or the only rank; then m and v are [P] */
+    const struct dp_net *net; /* NULL: alone */
+    struct dp
+        *dp; /* NULL: alone, or the only rank; then m is [P], and v, but for Muon's matrices */
     size_t embed, final_norm, head; /* offsets; head = embed where tied */
     struct layer_offsets *offsets;  /* [layers] */
     struct layer_acts *acts;        /* [layers] */
@@ -62,6 +63,7 @@ struct trainer {
     struct muon muon;
     struct matrix *matrices; /* those that Muon updates */
     size_t matrices_count;
+    size_t matrices_elements;    /* they have no v */
     struct piece *matrix_pieces; /* of the matrix at hand */
     float *muon_x, *muon_y, *muon_gram,
         *muon_gram2; /* the largest matrix; its smaller side squared */

@@ -310,7 +310,7 @@ static void adamw_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     const struct piece *p = &j->pieces[chunk];
     struct adamw_step s = *j->step;
     if (!p->decay) s.decay = 1.0f;
-    j->c->kernels->adamw(j->theta + p->offset, j->m + p->moment, j->v + p->moment,
+    j->c->kernels->adamw(j->theta + p->offset, j->m + p->moment, j->v + p->second,
                          j->grad + p->offset, p->count, &s);
 }
 
