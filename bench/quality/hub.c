@@ -162,13 +162,23 @@ static bool round_over(const struct lab *b) {
     return any;
 }
 
-static void curve_point(struct lab *b) {
+bool lab_curve_due(const struct lab *b, uint64_t samples) {
+    const struct lab_result *r = b->r;
+    double share = (double)samples / (double)b->positions;
+    if (r->curve_count >= b->o->curve_points || r->curve_count >= LAB_CURVE_MAX) return false;
+    return share >= (double)(r->curve_count + 1) / (double)(b->o->curve_points + 1);
+}
+
+void lab_curve_add(struct lab *b, uint64_t samples) {
+    const struct lab_options *o = b->o;
     struct lab_result *r = b->r;
-    double share = (double)b->merged_samples / (double)b->positions;
-    if (r->curve_count >= b->o->curve_points || r->curve_count >= LAB_CURVE_MAX) return;
-    if (share < (double)(r->curve_count + 1) / (double)(b->o->curve_points + 1)) return;
-    r->curve_tokens[r->curve_count] = (double)(b->merged_samples * data_seq_len(b->data));
-    r->curve_nll[r->curve_count++] = lab_loss(b, b->judge_count);
+    double share = (double)samples / (double)b->positions, nll = lab_loss(b, b->judge_count);
+    r->curve_tokens[r->curve_count] = (double)(samples * data_seq_len(b->data));
+    r->curve_nll[r->curve_count++] = nll;
+    for (uint32_t i = 0; i < o->stops_count; i++) /* the last bound that it has come to */
+        if (o->stop_share[i] <= share &&
+            (i + 1 == o->stops_count || o->stop_share[i + 1] > share) && !(nll <= o->stop_nll[i]))
+            r->stopped = share;
 }
 
 /* ---- Happenings ----------------------------------------------------------------------------------- */
@@ -249,5 +259,5 @@ void lab_hub_turn(struct lab *b) {
     merge(b, r);
     mem_free(r);
     lab_share_out(b);
-    curve_point(b);
+    if (lab_curve_due(b, b->merged_samples)) lab_curve_add(b, b->merged_samples);
 }

@@ -16,7 +16,13 @@
 #include "outer/outer.h"
 #include "train/train.h"
 
-enum { LAB_SITES_MAX = 8, LAB_EVENTS_MAX = 16, LAB_CURVE_MAX = 64, LAB_LEASES_MAX = 8 };
+enum {
+    LAB_SITES_MAX = 8,
+    LAB_EVENTS_MAX = 16,
+    LAB_CURVE_MAX = 64,
+    LAB_LEASES_MAX = 8,
+    LAB_STOPS_MAX = LAB_CURVE_MAX
+};
 
 enum happening { SITE_LEAVES = 'l', SITE_CRASHES = 'c', SITE_JOINS = 'j' };
 struct event { /* once so much of the run is merged */
@@ -37,23 +43,29 @@ struct lab_options {
     enum precision precision;
     enum schedule_kind schedule;
     double lr, lr_min_ratio, warmup_share, decay_share;
-    struct outer_rule rule;      /* h_ref 0: steps */
-    uint64_t steps;              /* H */
-    uint64_t steps_first;        /* H at the start; 0: no ramp */
-    double ramp;                 /* share of the tokens over which H rises */
-    enum codec codec, down;      /* down 0: whole weights */
+    struct outer_rule rule; /* h_ref 0: steps */
+    uint64_t steps;         /* H */
+    uint64_t steps_first;   /* H at the start; 0: no ramp */
+    double ramp;            /* share of the tokens over which H rises */
+    enum codec codec, down; /* down 0: whole weights */
+    double keep;            /* of a residual beside the weights, a contribution leaves so much */
     uint32_t delay, join_warmup; /* steps */
     struct event events[LAB_EVENTS_MAX];
     uint32_t events_count;
     uint64_t away; /* bit i: site i joins by an event only */
     uint32_t curve_points;
     uint64_t curve_rows;
+    /* The run is given up at the first point of its curve at or behind the i-th share whose loss is above the bound */
+    double stop_share[LAB_STOPS_MAX], stop_nll[LAB_STOPS_MAX];
+    uint32_t stops_count;
 };
 
 struct lab_result {
     uint64_t parameters, tokens, steps, rounds, joins, lost_samples;
     double nll_ema; /* of the mean of the versions; 0: none was kept */
     double nll, perplexity, cosine, norm_ratio, bytes_up_share, seconds;
+    double
+        stopped; /* the share at which it was given up; 0: it was not, and nll and perplexity are its own */
     uint32_t curve_count;
     double curve_tokens[LAB_CURVE_MAX], curve_nll[LAB_CURVE_MAX];
 };
@@ -66,8 +78,9 @@ struct lab_lease { /* of a site, oldest first */
 
 struct lab_site {
     struct trainer *trainer;
-    float *s, *base; /* subtraction base; the version rebased on */
-    uint8_t *delta;  /* the contribution that is staged or merged and not in `base` yet */
+    float *s, *base;                   /* subtraction base; the version rebased on */
+    float *residual, *residual_before; /* where the codec wants one beside the weights */
+    uint8_t *delta; /* the contribution that is staged or merged and not in `base` yet */
     uint64_t base_version, base_tokens; /* tokens: committed then */
     bool live, pending, starved, late;
     bool doomed; /* it crashes half-way through its round */
@@ -135,6 +148,10 @@ void lab_cut(struct lab *b, struct lab_site *s);
 void lab_hub_turn(struct lab *b);
 void lab_crash(struct lab *b, struct lab_site *s);
 void lab_share_out(struct lab *b);
-double lab_loss(struct lab *b, uint64_t rows);      /* of the head; 0: all held-out samples */
+double lab_loss(struct lab *b, uint64_t rows); /* of the head; 0: all held-out samples */
+/* Is a point of the curve due, so much of the run being done? */
+bool lab_curve_due(const struct lab *b, uint64_t samples);
+/* Adds it, of the head, and gives the run up where its options say so. */
+void lab_curve_add(struct lab *b, uint64_t samples);
 void lab_fail(enum brg_status s, const char *what); /* ends the process */
 #endif

@@ -28,11 +28,13 @@ static struct lab_options o = {.batch = 4,
                                .steps = 30,
                                .ramp = 0.15,
                                .codec = CODEC_FP32,
+                               .keep = CODEC_KEEP,
                                .join_warmup = 20,
                                .curve_points = 0,
                                .curve_rows = 256};
 static const char *optimizer = "adamw", *precision = "f32", *schedule = "cosine", *codec = "fp32",
-                  *down = "full", *outer = "nesterov", *speeds = "", *events = "", *away = "";
+                  *down = "full", *outer = "nesterov", *speeds = "", *events = "", *away = "",
+                  *stop = "";
 
 static const struct key keys[] = {
     {"data", WORD, &o.data, 0, 0},
@@ -69,6 +71,7 @@ static const struct key keys[] = {
     {"ramp", NUMBER, &o.ramp, 0, 1},
     {"codec", WORD, &codec, 0, 0},
     {"down_codec", WORD, &down, 0, 0},
+    {"keep", NUMBER, &o.keep, 0, 1},
     {"delay", COUNT32, &o.delay, 0, 1e6},
     {"join_warmup", COUNT32, &o.join_warmup, 0, 1e6},
     {"speeds", WORD, &speeds, 0, 0}, /* 1:2:4 */
@@ -77,6 +80,7 @@ static const struct key keys[] = {
     {"away", WORD, &away, 0, 0},     /* sites that are not there at the beginning: c */
     {"curve_points", COUNT32, &o.curve_points, 0, LAB_CURVE_MAX},
     {"curve_rows", COUNT, &o.curve_rows, 1, 1e9},
+    {"stop", WORD, &stop, 0, 0}, /* 0.3:2.5,0.6:2.2: given up where the curve is above */
 };
 
 static void wrong(const char *word, const char *why) {
@@ -158,6 +162,22 @@ static void take_events(void) {
     for (p = away; *p; p++) o.away |= UINT64_C(1) << site_of(*p, away);
 }
 
+static void take_stops(void) {
+    const char *p = stop;
+    for (uint32_t i = 0; *p; i++) {
+        char *end;
+        double share = strtod(p, &end), nll = *end == ':' ? strtod(end + 1, &end) : -1;
+        if (i == LAB_STOPS_MAX || !(share > 0 && share < 1) || !(nll > 0) || (*end && *end != ','))
+            wrong(stop,
+                  "want stop=0.3:2.5,0.6:2.2, shares of the tokens in order with a loss each");
+        if (i > 0 && !(share > o.stop_share[i - 1])) wrong(stop, "must be in order");
+        o.stop_share[i] = share;
+        o.stop_nll[i] = nll;
+        o.stops_count = i + 1;
+        p = *end == ',' ? end + 1 : end;
+    }
+}
+
 static void take_rule(void) {
     const char *why, *misfit;
     if (strcmp(outer, "plain") == 0)
@@ -187,6 +207,7 @@ static void take_words(void) {
     take_rule();
     take_speeds();
     take_events();
+    take_stops();
 }
 
 int main(int argc, char **argv) {
@@ -207,11 +228,12 @@ int main(int argc, char **argv) {
            "\"tokens\": %llu, "
            "\"steps\": %llu, "
            "\"rounds\": %llu, \"cosine\": %.4f, \"norm_ratio\": %.4f, \"bytes_up_share\": %.5f, "
-           "\"lost_samples\": %llu, \"joins\": %llu, \"seconds\": %.1f, \"curve\": [",
+           "\"lost_samples\": %llu, \"joins\": %llu, \"stopped\": %.4f, \"seconds\": %.1f, "
+           "\"curve\": [",
            r.nll, r.nll_ema, r.perplexity, (unsigned long long)r.parameters,
            (unsigned long long)r.tokens, (unsigned long long)r.steps, (unsigned long long)r.rounds,
            r.cosine, r.norm_ratio, r.bytes_up_share, (unsigned long long)r.lost_samples,
-           (unsigned long long)r.joins, r.seconds);
+           (unsigned long long)r.joins, r.stopped, r.seconds);
     for (uint32_t i = 0; i < r.curve_count; i++)
         printf("%s[%.0f, %.5f]", i ? ", " : "", r.curve_tokens[i], r.curve_nll[i]);
     printf("]}\n");

@@ -61,19 +61,16 @@ static enum brg_status central(struct lab *b, struct err *e) {
     AUTO_FREE int32_t *rows = mem_alloc((size_t)o->batch * (T + 1), sizeof *rows);
     memcpy(trainer_theta(t), b->theta, b->P * sizeof(float));
     enum brg_status s = BRG_OK;
-    for (uint64_t done = 0; done < b->positions && s == BRG_OK; b->r->steps++) {
+    for (uint64_t done = 0; done < b->positions && s == BRG_OK && !(b->r->stopped > 0);
+         b->r->steps++) {
         uint32_t n = b->positions - done < o->batch ? (uint32_t)(b->positions - done) : o->batch;
         for (uint32_t i = 0; i < n; i++) lab_row(b, done + i, rows + (size_t)i * (T + 1));
         (void)trainer_gradient(t, rows, n);
         done += n;
         s = trainer_update(t, &o->adamw, schedule_lr(&b->schedule, (double)done * T), &norm, e);
-        struct lab_result *r = b->r;
-        if (r->curve_count < o->curve_points &&
-            done * (o->curve_points + 1) >= (r->curve_count + 1) * b->positions) {
-            memcpy(b->theta, trainer_theta(t), b->P * sizeof(float));
-            r->curve_tokens[r->curve_count] = (double)(done * T);
-            r->curve_nll[r->curve_count++] = lab_loss(b, b->judge_count);
-        }
+        if (!lab_curve_due(b, done)) continue;
+        memcpy(b->theta, trainer_theta(t), b->P * sizeof(float));
+        lab_curve_add(b, done);
     }
     memcpy(b->theta, trainer_theta(t), b->P * sizeof(float));
     trainer_destroy(t);
@@ -105,6 +102,10 @@ static enum brg_status site_create(struct lab *b, uint32_t i, struct err *e) {
     TRY(trainer_of(b, s->batch, &s->trainer, e));
     s->s = mem_alloc(b->P, sizeof(float));
     s->base = mem_alloc(b->P, sizeof(float));
+    if (codec_aside(o->codec)) {
+        s->residual = mem_alloc(b->P, sizeof(float));
+        s->residual_before = mem_alloc(b->P, sizeof(float));
+    }
     s->delta = mem_alloc(codec_bytes(o->codec, b->P), 1);
     s->rows = mem_alloc((size_t)s->batch * (data_seq_len(b->data) + 1), sizeof *s->rows);
     return BRG_OK;
@@ -114,6 +115,8 @@ static void site_destroy(struct lab_site *s) {
     trainer_destroy(s->trainer);
     mem_free(s->s);
     mem_free(s->base);
+    mem_free(s->residual);
+    mem_free(s->residual_before);
     mem_free(s->delta);
     mem_free(s->rows);
 }
@@ -160,13 +163,13 @@ static enum brg_status over_sites(struct lab *b, struct err *e) {
     for (uint32_t i = 0; i < o->sites; i++)
         if (!(o->away >> i & 1)) lab_enter(b, &b->sites[i]);
     uint64_t idle = 0, most = 1000 + 100 * b->positions;
-    for (; b->merged_samples < b->positions; b->tick++) {
+    for (; b->merged_samples < b->positions && !(b->r->stopped > 0); b->tick++) {
         lab_hub_turn(b);
         for (uint32_t i = 0; i < o->sites; i++)
             if (b->sites[i].live && b->tick % b->sites[i].period == 0) lab_turn(b, &b->sites[i]);
         if (++idle > most) lab_fail(BRG_E_INTERNAL, "the run does not end");
     }
-    finish(b);
+    if (!(b->r->stopped > 0)) finish(b);
     return BRG_OK;
 }
 
@@ -178,9 +181,9 @@ enum brg_status lab_run(const struct lab_options *o, struct lab_result *out, str
     b->r = out;
     enum brg_status s = prepare(b, e);
     if (s == BRG_OK) s = o->sites == 0 ? central(b, e) : over_sites(b, e);
-    if (s == BRG_OK) {
-        out->parameters = b->P;
-        out->tokens = b->positions * data_seq_len(b->data);
+    out->parameters = b->P;
+    if (s == BRG_OK) out->tokens = b->positions * data_seq_len(b->data);
+    if (s == BRG_OK && !(out->stopped > 0)) {
         out->nll = lab_loss(b, 0);
         out->perplexity = exp(out->nll);
         if (b->has_ema) {

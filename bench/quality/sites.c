@@ -11,6 +11,7 @@ void lab_enter(struct lab *b, struct lab_site *s) {
     memcpy(trainer_theta(s->trainer), b->theta, bytes);
     memcpy(s->s, b->theta, bytes);
     memcpy(s->base, b->theta, bytes);
+    if (s->residual) memset(s->residual, 0, bytes);
     s->base_version = b->version;
     s->base_tokens = b->merged_samples * data_seq_len(b->data);
     s->live = true;
@@ -48,14 +49,25 @@ static void step(struct lab *b, struct lab_site *s) {
     b->r->steps++;
 }
 
+static enum brg_status cut_chunk(struct lab *b, struct lab_site *s, uint64_t at, size_t n,
+                                 float *scratch) {
+    enum codec c = b->o->codec;
+    const float *theta = trainer_theta(s->trainer) + at;
+    uint8_t *out = s->delta + codec_bytes(c, at);
+    if (!s->residual) return weights_cut(c, s->s + at, theta, n, out, scratch);
+    memcpy(s->residual_before + at, s->residual + at, n * sizeof(float));
+    TRY(weights_cut_aside(c, s->s + at, theta, s->residual + at, (float)b->o->keep, n, out,
+                          scratch));
+    memcpy(s->s + at, theta, n * sizeof(float)); /* all of it is the contribution's */
+    return BRG_OK;
+}
+
 void lab_cut(struct lab *b, struct lab_site *s) {
     const struct lab_options *o = b->o;
     AUTO_FREE float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof *scratch);
-    const float *theta = trainer_theta(s->trainer);
     for (uint64_t at = 0; at < b->P; at += OUTER_CHUNK) {
         size_t n = b->P - at < OUTER_CHUNK ? (size_t)(b->P - at) : OUTER_CHUNK;
-        enum brg_status status = weights_cut(o->codec, s->s + at, theta + at, n,
-                                             s->delta + codec_bytes(o->codec, at), scratch);
+        enum brg_status status = cut_chunk(b, s, at, n, scratch);
         if (status != BRG_OK) lab_fail(status, "a weight of a site has no finite code");
     }
     struct delta_info info = {.base = s->base_version,
@@ -79,6 +91,7 @@ void lab_cut(struct lab *b, struct lab_site *s) {
 /* local = global + own work that is not merged yet: the shift leaves theta - S alone. */
 static void rebase(struct lab *b, struct lab_site *s) {
     AUTO_FREE float *own = mem_alloc(OUTER_CHUNK, sizeof *own);
+    AUTO_FREE float *sent = mem_alloc(OUTER_CHUNK, sizeof *sent);
     float *theta = trainer_theta(s->trainer);
     for (uint64_t at = 0; at < b->P; at += OUTER_CHUNK) {
         size_t n = b->P - at < OUTER_CHUNK ? (size_t)(b->P - at) : OUTER_CHUNK;
@@ -86,6 +99,12 @@ static void rebase(struct lab *b, struct lab_site *s) {
             const uint8_t *coded = s->delta + codec_bytes(b->o->codec, at);
             enum brg_status status = codec_decode(b->o->codec, coded, n, own);
             if (status != BRG_OK) lab_fail(status, "a site cannot read its own contribution");
+            if (s->residual) {
+                memcpy(sent, own, n * sizeof *own);
+                memset(own, 0, n * sizeof *own);
+                weights_add_aside(own, sent, s->residual + at, s->residual_before + at,
+                                  (float)b->o->keep, n);
+            }
         }
         weights_rebase(theta + at, s->s + at, s->base + at, b->theta + at, s->pending ? own : NULL,
                        n);

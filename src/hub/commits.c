@@ -188,8 +188,8 @@ static bool words_fine(const struct hub *h, const struct record_stage *g,
 }
 
 /* What a delta may hold beside its own segment's moves: what the codec kept back earlier, as a share of
- * the move of a long round. int8 and int4 keep back half a step; topk keeps a weight back until it is among
- * the largest of its 64, some 64 rounds at most where all move alike. */
+ * the move of a long round. int8 and int4 keep back half a step; topk's residual is a sum over rounds that fades by
+ * CODEC_KEEP in each; older sites kept a weight back until it was among the largest of its 64. */
 static double residual_share(uint32_t codec) {
     switch ((enum codec)codec) {
     case CODEC_FP32: return 0;

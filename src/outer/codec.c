@@ -70,6 +70,10 @@ const char *codec_name(enum codec c) {
     return "unknown";
 }
 
+bool codec_aside(enum codec c) {
+    return c == CODEC_TOPK;
+}
+
 uint64_t codec_bytes(enum codec c, uint64_t n) {
     switch (c) {
     case CODEC_FP32: return n * 4;

@@ -45,6 +45,10 @@ enum {
     CODEC_UNIT = 4096,   /* elements; a multiple of every codec's block */
     OUTER_CHUNK = 65536, /* elements; a multiple of CODEC_UNIT */
 };
+/* What a contribution in this codec could not carry waits beside the weights, and each one leaves CODEC_KEEP of it: so
+ * much of a delta stays behind in topk that weights which held it would be another model (site/weights.h). */
+bool codec_aside(enum codec c);
+#define CODEC_KEEP 0.95f /* arXiv 2508.15706 */
 bool codec_parse(const char *name, enum codec *out);
 const char *codec_name(enum codec c);
 /* Exact payload bytes of n elements. For n a multiple of CODEC_UNIT, payloads concatenate. */

@@ -86,7 +86,9 @@ struct site_delta {
     bool sent;     /* a COMMIT left: a copy of it may arrive at any time, whatever was answered */
     bool ask_last; /* its leases are gone: if the hub does not know it now, it never will */
     struct wire_commit c;
-    uint64_t known_at; /* STAGED: not merged in versions up to this one */
+    bool residual; /* what it could not carry lies in a file of its own (weights_cut_aside) */
+    struct id128 residual_before; /* the contribution whose residual it began with; zero: none */
+    uint64_t known_at;            /* STAGED: not merged in versions up to this one */
     uint64_t merged;
 };
 
@@ -143,6 +145,8 @@ struct site_core {
     struct site_segment seg;
     uint32_t deltas_count;
     struct site_delta deltas[SITE_PENDING_MAX];
+    struct id128
+        residual;  /* the contribution whose residual the next one begins with; zero: none */
     uint64_t dids; /* counter behind contribution ids */
     uint32_t failed_in_row;
 

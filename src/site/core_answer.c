@@ -72,6 +72,7 @@ void site_forget(struct site_core *c, const char *why, struct buf *notes) {
     while (c->leases_count > 0 && c->leases[0].cut > 0)
         core_lease_drop(c, &c->leases[0], why, notes);
     c->deltas_count = 0;
+    memset(&c->residual, 0, sizeof c->residual);
     c->loaded = false;
     c->void_mixed = true; /* a step before the next weights are here is lost with these */
     c->ready = SITE_VERSION_NONE;

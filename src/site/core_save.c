@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core_save.c - the core's part of the local checkpoint (S2).
  *
- * Little-endian, field by field: "BRGSITE3" | identity | membership | weights | leases | segment |
+ * Little-endian, field by field: "BRGSITE4" | identity | membership | weights | leases | segment |
  * contributions. What another process start makes anew is not in it: boot, incarnation, requests under
  * way, timers, and samples that were taken but not trained (they are taken again).
  *
@@ -12,8 +12,8 @@
 
 #include "site/core.h"
 
-/* Layout 1: without theta_seen; 2: without warmup_steps. */
-static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '3'};
+/* Layout 1: without theta_seen; 2: without warmup_steps; 3: without residuals. */
+static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '4'};
 
 static void put_lease(struct buf *b, const struct wire_lease *w) {
     buf_u64(b, w->tok);
@@ -58,6 +58,8 @@ static void put_delta(struct buf *b, const struct site_delta *d) {
         buf_u64(b, m->parts[i].done);
     }
     put_skips(b, m->skips, m->skips_count);
+    buf_u8(b, d->residual);
+    buf_put(b, d->residual_before.v, ID_BYTES);
 }
 
 void site_save(const struct site_core *c, struct buf *b) {
@@ -96,6 +98,7 @@ void site_save(const struct site_core *c, struct buf *b) {
     put_skips(b, c->seg.skips, c->seg.skips_count);
     buf_u32(b, c->deltas_count);
     for (uint32_t i = 0; i < c->deltas_count; i++) put_delta(b, &c->deltas[i]);
+    buf_put(b, c->residual.v, ID_BYTES);
 }
 
 /* ---- Reading ------------------------------------------------------------------------------------ */
@@ -132,7 +135,7 @@ static uint32_t get_skips(struct reader *r, struct wire_skip *s) {
     return r->ok ? n : 0;
 }
 
-static void get_delta(struct reader *r, struct site_delta *d) {
+static void get_delta(struct reader *r, uint8_t layout, struct site_delta *d) {
     struct wire_commit *m = &d->c;
     uint32_t state = get_u32(r);
     if (state < PENDING_CUT || state > PENDING_FAILED) r->ok = false;
@@ -158,6 +161,10 @@ static void get_delta(struct reader *r, struct site_delta *d) {
         m->parts[i].done = get_u64(r);
     }
     m->skips_count = get_skips(r, m->skips);
+    if (layout > '3') {
+        d->residual = get_u8(r) != 0;
+        get_copy(r, d->residual_before.v, ID_BYTES);
+    }
     d->ask = d->sent = d->state < PENDING_MERGED; /* may have been committed since it was written */
 }
 
@@ -189,7 +196,7 @@ static enum brg_status identity(struct reader *r, const struct site_core *c, uin
                                 struct err *e) {
     const uint8_t *m = get_bytes(r, sizeof magic);
     *out_layout = m ? m[sizeof magic - 1] : 0;
-    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '3')
+    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '4')
         return err_set(e, BRG_E_CHECKPOINT,
                        "the local checkpoint is of another version of this program");
     struct id128 run = {0};
@@ -236,7 +243,8 @@ enum brg_status site_load(struct site_core *c, const void *data, size_t n, struc
         get_leases(&r, t);
         t->deltas_count = get_u32(&r);
         if (t->deltas_count > SITE_PENDING_MAX) r.ok = false;
-        for (uint32_t i = 0; r.ok && i < t->deltas_count; i++) get_delta(&r, &t->deltas[i]);
+        for (uint32_t i = 0; r.ok && i < t->deltas_count; i++) get_delta(&r, layout, &t->deltas[i]);
+        if (layout > '3') get_copy(&r, t->residual.v, ID_BYTES);
         if (!r.ok || r.p != r.end)
             s = err_set(e, BRG_E_CHECKPOINT, "the local checkpoint contradicts itself");
     }

@@ -195,8 +195,13 @@ bool site_delta_in(const struct site_delta *d, uint64_t version) {
 
 void site_reset(struct site_core *c, struct buf *notes) {
     uint64_t lost = c->seg.samples;
-    for (uint32_t i = c->deltas_count; i-- > 0;)
-        if (c->deltas[i].state == PENDING_FAILED) core_delta_remove(c, &c->deltas[i]);
+    for (uint32_t i = c->deltas_count; i-- > 0;) {
+        struct site_delta *d = &c->deltas[i];
+        if (d->state != PENDING_FAILED) continue;
+        /* Its samples come again, so what it held back must not come too. */
+        if (d->residual && id_equal(&c->residual, &d->c.did)) c->residual = d->residual_before;
+        core_delta_remove(c, d);
+    }
     /* Where nothing was done since the cut, what is taken is what comes next and stays good: else a
      * trainer that takes ahead would, at each reset, have some that the next one makes void. */
     bool again = c->void_mixed;
@@ -313,6 +318,9 @@ const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
     m->skips_count = c->seg.skips_count;
     memcpy(m->skips, c->seg.skips, sizeof m->skips);
     m->tokens = (c->seg.samples - c->seg.skips_count) * c->set.tokens_per_sample;
+    d->residual = codec_aside(c->set.codec) && m->steps > 0; /* else nothing moved */
+    d->residual_before = c->residual;
+    if (d->residual) c->residual = m->did;
     cut_leases(c, m);
     char hex[ID_HEX_BYTES];
     id_hex(&m->did, hex);

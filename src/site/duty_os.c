@@ -47,6 +47,17 @@ static enum brg_status source_version(const struct brg_site *s, uint64_t version
     return BRG_OK;
 }
 
+static enum brg_status source_residual(const struct brg_site *s, const struct id128 *did,
+                                       struct source *f, struct err *e) {
+    local_residual_path(s, did, f->path);
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    if (f->fd < 0) return os_errno(e, errno, "opening", f->path);
+    off_t have = lseek(f->fd, 0, SEEK_END);
+    if (have < 0 || (uint64_t)have != local_residual_bytes(s))
+        return err_set(e, BRG_E_CORRUPT, "%s: not of its size", f->path);
+    return BRG_OK;
+}
+
 static enum brg_status source_delta(const struct brg_site *s, const struct site_delta *d,
                                     struct source *f, struct err *e) {
     local_delta_path(s, &d->c.did, f->path);
@@ -150,16 +161,25 @@ static enum brg_status share_all(struct brg_site *s, const struct write_job *job
 
 struct stream {
     struct source version[2], delta[SITE_PENDING_MAX];
+    struct source before[SITE_PENDING_MAX], after[SITE_PENDING_MAX]; /* residuals; closed: none */
+    struct source held; /* the residual that a new contribution begins with */
     int versions_count, deltas_count;
-    float *chunk[2], *sum, *one;
+    float *chunk[2], *residual[2], *sum, *one;
     uint8_t *bytes;
 };
 
 static void stream_fini(struct stream *t) {
     for (int i = 0; i < t->versions_count; i++) source_close(&t->version[i]);
-    for (int i = 0; i < t->deltas_count; i++) source_close(&t->delta[i]);
-    mem_free(t->chunk[0]);
-    mem_free(t->chunk[1]);
+    for (int i = 0; i < t->deltas_count; i++) {
+        source_close(&t->delta[i]);
+        source_close(&t->before[i]);
+        source_close(&t->after[i]);
+    }
+    source_close(&t->held);
+    for (int i = 0; i < 2; i++) {
+        mem_free(t->chunk[i]);
+        mem_free(t->residual[i]);
+    }
     mem_free(t->sum);
     mem_free(t->one);
     mem_free(t->bytes);
@@ -168,8 +188,10 @@ static void stream_fini(struct stream *t) {
 
 static struct stream *stream_new(void) {
     struct stream *t = mem_alloc(1, sizeof *t);
-    t->chunk[0] = mem_alloc(OUTER_CHUNK, sizeof(float));
-    t->chunk[1] = mem_alloc(OUTER_CHUNK, sizeof(float));
+    for (int i = 0; i < 2; i++) {
+        t->chunk[i] = mem_alloc(OUTER_CHUNK, sizeof(float));
+        t->residual[i] = mem_alloc(OUTER_CHUNK, sizeof(float));
+    }
     t->sum = mem_alloc(OUTER_CHUNK, sizeof(float));
     t->one = mem_alloc(OUTER_CHUNK, sizeof(float));
     t->bytes = mem_alloc(OUTER_CHUNK * 4 + 4096, 1);
@@ -181,8 +203,16 @@ static enum brg_status stream_next(struct stream *t, size_t n, struct err *e) {
         TRY(source_read(&t->version[i], t->chunk[i], n, t->bytes, e));
     memset(t->sum, 0, n * sizeof(float));
     for (int i = 0; i < t->deltas_count; i++) {
+        bool before = t->before[i].fd > 0;
         TRY(source_read(&t->delta[i], t->one, n, t->bytes, e));
-        weights_add(t->sum, t->one, n);
+        if (t->after[i].fd <= 0) {
+            weights_add(t->sum, t->one, n);
+            continue;
+        }
+        if (before) TRY(source_read(&t->before[i], t->residual[0], n, t->bytes, e));
+        TRY(source_read(&t->after[i], t->residual[1], n, t->bytes, e));
+        weights_add_aside(t->sum, t->one, t->residual[1], before ? t->residual[0] : NULL,
+                          CODEC_KEEP, n);
     }
     return BRG_OK;
 }
@@ -193,11 +223,23 @@ static enum brg_status stream_open(const struct share *x, struct stream *t, stru
     TRY(source_version(x->s, job->from, &t->version[t->versions_count++], e));
     if (job->kind == WRITE_SHIFT)
         TRY(source_version(x->s, job->to, &t->version[t->versions_count++], e));
-    for (uint32_t i = 0; i < job->deltas_count; i++)
-        TRY(source_delta(x->s, &job->deltas[i], &t->delta[t->deltas_count++], e));
+    for (uint32_t i = 0; i < job->deltas_count; i++) {
+        const struct site_delta *d = &job->deltas[i];
+        int at = t->deltas_count++;
+        TRY(source_delta(x->s, d, &t->delta[at], e));
+        if (!d->residual) continue;
+        TRY(source_residual(x->s, &d->c.did, &t->after[at], e));
+        if (residual_named(&d->residual_before))
+            TRY(source_residual(x->s, &d->residual_before, &t->before[at], e));
+    }
+    if (job->residual && residual_named(&job->residual_before))
+        TRY(source_residual(x->s, &job->residual_before, &t->held, e));
     for (int i = 0; i < t->versions_count; i++) t->version[i].offset += 4 * x->from;
-    for (int i = 0; i < t->deltas_count; i++)
+    for (int i = 0; i < t->deltas_count; i++) {
         t->delta[i].offset += codec_bytes(t->delta[i].codec, x->from);
+        t->before[i].offset = t->after[i].offset = 4 * x->from;
+    }
+    t->held.offset = 4 * x->from;
     return BRG_OK;
 }
 
@@ -282,9 +324,17 @@ static enum brg_status encode_share(struct share *x, struct err *e) {
         if (status != BRG_OK) break;
         float *base = t->one; /* S: what theta was when the segment began, less residuals */
         weights_reset(t->chunk[1], base, t->chunk[0], t->deltas_count > 0 ? t->sum : NULL, n);
-        /* All samples skipped: nothing moved, and the residual stays in the weights. */
-        status = weights_cut(job->codec, base, job->still ? t->chunk[1] : x->s->stage + at, n, out,
-                             scratch);
+        /* All samples skipped: nothing moved, and the residual stays where it is. */
+        const float *theta = job->still ? t->chunk[1] : x->s->stage + at;
+        if (job->residual) {
+            float *residual = job->residual + at; /* zeros, where nothing was held back before */
+            if (t->held.fd > 0) status = source_read(&t->held, residual, n, t->bytes, e);
+            if (status != BRG_OK) break;
+            status =
+                weights_cut_aside(job->codec, base, theta, residual, CODEC_KEEP, n, out, scratch);
+        } else {
+            status = weights_cut(job->codec, base, theta, n, out, scratch);
+        }
         if (status != BRG_OK) (void)err_set(e, status, "a weight has no finite code");
         out += codec_bytes(job->codec, n);
     }
@@ -376,21 +426,26 @@ static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes(job->codec, s->elements);
     CHECK(s->stage_users == 0);
     s->stage_is_theta = s->shift_ready = false;
+    job->still = s->core.seg.steps == 0;
+    bool aside = codec_aside(job->codec) && !job->still;
     job->bytes = try_mem_alloc(bytes, 1);
+    if (aside) job->residual = try_mem_alloc(local_residual_bytes(s), 1);
+    job->residual_before = s->core.residual;
     enum brg_status status = BRG_OK;
-    if (!job->bytes)
-        status =
-            err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes", bytes);
+    if (!job->bytes || (aside && !job->residual))
+        status = err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes",
+                         bytes + (aside ? local_residual_bytes(s) : 0));
     if (status == BRG_OK) status = share_all(s, job, copy_share, e);
     if (status != BRG_OK) {
+        mem_free(job->residual);
         mem_free(job->bytes);
         mem_free(job);
         return status;
     }
     s->stage_is_theta = true;
     s->stage_users++;
-    job->still = s->core.seg.steps == 0;
     const struct site_delta *d = site_cut(&s->core, &s->out.notes);
+    CHECK(d->residual == aside);
     struct delta_header h = {.codec = job->codec,
                              .elements = s->elements,
                              .base_version = d->c.base,

@@ -6,6 +6,7 @@
  *   checkpoint.safetensors      the local checkpoint (S2): weights, the optimizer's arrays, and the core's
  *                               state, in one file that is renamed into place
  *   outbox/<did>.delta          contributions that are not rebased on yet
+ *   outbox/<did>.residual       what they and the one before could not carry, where that is not in the weights
  *   base/                       versions of the run: the one rebased on, and newer ones (base_os.c)
  *
  * The writer works in order, so a contribution's file is durable before a checkpoint that names it. A
@@ -28,6 +29,68 @@ void local_delta_path(const struct brg_site *s, const struct id128 *did, char ou
     char hex[ID_HEX_BYTES];
     id_hex(did, hex);
     os_path(out, s->dir, "outbox/%s.delta", hex);
+}
+
+/* ---- Residuals ----------------------------------------------------------------------------------- */
+
+void local_residual_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]) {
+    char hex[ID_HEX_BYTES];
+    id_hex(did, hex);
+    os_path(out, s->dir, "outbox/%s.residual", hex);
+}
+
+uint64_t local_residual_bytes(const struct brg_site *s) {
+    return s->elements * sizeof(float) + 8;
+}
+
+void local_residual_seal(const struct brg_site *s, float *residual) {
+    struct checksum sum;
+    checksum_init(&sum);
+    checksum_update(&sum, residual, s->elements * sizeof(float));
+    put_le64((uint8_t *)(residual + s->elements), checksum_final(&sum));
+}
+
+static enum brg_status residual_check(const struct brg_site *s, const struct id128 *did,
+                                      struct err *e) {
+    char path[OS_PATH_MAX];
+    uint8_t sealed[8];
+    struct checksum sum;
+    local_residual_path(s, did, path);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return os_errno(e, errno, "opening", path);
+    AUTO_FREE uint8_t *piece = mem_alloc(READ_BYTES, 1);
+    uint64_t end = s->elements * sizeof(float);
+    checksum_init(&sum);
+    for (uint64_t at = 0; at < end;) {
+        size_t n = end - at < READ_BYTES ? (size_t)(end - at) : READ_BYTES;
+        TRY(os_pread_all(fd, piece, n, at, path, e));
+        checksum_update(&sum, piece, n);
+        at += n;
+    }
+    TRY(os_pread_all(fd, sealed, sizeof sealed, end, path, e));
+    if (get_le64(sealed) != checksum_final(&sum))
+        return err_set(e, BRG_E_CORRUPT, "%s: does not have its checksum", path);
+    return BRG_OK;
+}
+
+/* Of all contributions, failed ones too, whose residuals the reset has no use for: a list, with repetitions. */
+static uint32_t residuals_of(const struct site_core *c, struct id128 *out) {
+    uint32_t n = 0;
+    if (residual_named(&c->residual)) out[n++] = c->residual;
+    for (uint32_t i = 0; i < c->deltas_count; i++) {
+        const struct site_delta *d = &c->deltas[i];
+        if (!d->residual) continue;
+        out[n++] = d->c.did;
+        if (residual_named(&d->residual_before)) out[n++] = d->residual_before;
+    }
+    return n;
+}
+
+enum brg_status local_residuals_check(const struct brg_site *s, struct err *e) {
+    struct id128 list[2 * SITE_PENDING_MAX + 1];
+    uint32_t n = residuals_of(&s->core, list);
+    for (uint32_t i = 0; i < n; i++) TRY(residual_check(s, &list[i], e));
+    return BRG_OK;
 }
 
 /* ---- The run ------------------------------------------------------------------------------------- */
@@ -142,6 +205,7 @@ bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
     job->base_kept = s->core.base;
     for (uint32_t i = 0; i < s->core.deltas_count; i++)
         job->dids[job->dids_count++] = s->core.deltas[i].c.did;
+    job->residuals_count = residuals_of(&s->core, job->residuals);
     s->changes_saved = s->changes;
     s->saved_at = os_now();
     duty_queue(s, job);
@@ -344,6 +408,21 @@ static bool outbox_stale(const struct brg_site *s, const struct write_job *k, co
     return hex_decode(hex, did.v, ID_BYTES) && !did_needed(s, k, &did);
 }
 
+static bool residual_stale(const struct brg_site *s, const struct write_job *k, const char *name) {
+    struct id128 did, now[2 * SITE_PENDING_MAX + 1];
+    char hex[ID_HEX_BYTES];
+    if (strlen(name) != 32 + 9 || strcmp(name + 32, ".residual") != 0) return false;
+    memcpy(hex, name, 32);
+    hex[32] = '\0';
+    if (!hex_decode(hex, did.v, ID_BYTES)) return false;
+    for (uint32_t i = 0; i < k->residuals_count; i++)
+        if (id_equal(&k->residuals[i], &did)) return false;
+    uint32_t n = residuals_of(&s->core, now);
+    for (uint32_t i = 0; i < n; i++)
+        if (id_equal(&now[i], &did)) return false;
+    return true;
+}
+
 static bool base_stale(const struct brg_site *s, const struct write_job *k, const char *name) {
     char digits[24];
     size_t n = strspn(name, "0123456789");
@@ -370,5 +449,6 @@ static void sweep_dir(const struct brg_site *s, const struct write_job *k, const
 
 void local_sweep(struct brg_site *s, const struct write_job *checkpoint) {
     sweep_dir(s, checkpoint, "outbox", outbox_stale);
+    sweep_dir(s, checkpoint, "outbox", residual_stale);
     sweep_dir(s, checkpoint, "base", base_stale);
 }

@@ -385,7 +385,7 @@ static enum brg_status files_check(struct brg_site *s, struct err *e) {
         if (!hash_equal(&h, &d->c.blob))
             return err_set(e, BRG_E_CORRUPT, "%s: does not have its hash", path);
     }
-    return BRG_OK;
+    return local_residuals_check(s, e);
 }
 
 static void restore(struct brg_site *s) {

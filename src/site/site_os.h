@@ -50,9 +50,13 @@ struct write_job { /* for the writer */
     struct id128 did;
     uint8_t *bytes; /* a contribution: header and payload */
     uint64_t bytes_count;
+    float *residual; /* of a contribution that leaves one: P floats and their checksum; else NULL */
+    struct id128 residual_before;
     uint64_t base_kept;  /* checkpoint: versions below are not needed once it is durable */
     uint32_t dids_count; /* checkpoint: contributions it names */
     struct id128 dids[SITE_PENDING_MAX];
+    uint32_t residuals_count; /* and the residuals */
+    struct id128 residuals[2 * SITE_PENDING_MAX + 1];
     bool done;
     enum brg_status status; /* a job that somebody waits for is freed by the waiter */
     bool waited_for;
@@ -188,6 +192,16 @@ void local_run_write(const struct brg_site *s); /* s->run, for a start while the
 /* Into s->run, for what the checkpoint here is of; any failure: this start needs the hub. */
 enum brg_status local_run_read(struct brg_site *s, struct err *e) MUST_USE;
 void local_delta_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]);
+/* What a contribution could not carry: P floats and a checksum (weights.h). */
+void local_residual_path(const struct brg_site *s, const struct id128 *did, char out[OS_PATH_MAX]);
+static inline bool residual_named(const struct id128 *did) {
+    const struct id128 none = {0};
+    return !id_equal(did, &none);
+}
+uint64_t local_residual_bytes(const struct brg_site *s);
+void local_residual_seal(const struct brg_site *s, float *residual); /* puts the checksum there */
+/* Every residual that the core's state names is here and whole. */
+enum brg_status local_residuals_check(const struct brg_site *s, struct err *e) MUST_USE;
 /* The checkpoint of `version` is whole and of this run; its tokens and theta's hash. */
 enum brg_status local_base_verify(const struct brg_site *s, uint64_t version, bool deep,
                                   uint64_t *out_tokens, struct hash *out_theta, struct err *e)

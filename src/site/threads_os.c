@@ -245,13 +245,12 @@ static void down_loop(struct brg_site *s) {
 /* ---- The writer --------------------------------------------------------------------------------- */
 
 /* A full disk is waited out: training goes on meanwhile, and the bytes stay in memory. */
-static enum brg_status write_delta(struct brg_site *s, struct write_job *job) {
-    char path[OS_PATH_MAX];
+static enum brg_status write_durably(struct brg_site *s, const char *path, const void *bytes,
+                                     uint64_t count) {
     struct err e = {0};
-    local_delta_path(s, &job->did, path);
     enum brg_status status;
     bool told = false;
-    while ((status = os_write_file_atomic(path, job->bytes, job->bytes_count, &e)) != BRG_OK) {
+    while ((status = os_write_file_atomic(path, bytes, count, &e)) != BRG_OK) {
         if (!told) log_line(LOG_ERROR, "site", "outbox_failed", "text=\"%s\"", e.text);
         told = true;
         if (atomic_load(&s->stopping)) return status;
@@ -259,6 +258,18 @@ static enum brg_status write_delta(struct brg_site *s, struct write_job *job) {
         nanosleep(&pause, NULL);
     }
     return BRG_OK;
+}
+
+/* A contribution's file says that its residual is here. */
+static enum brg_status write_delta(struct brg_site *s, struct write_job *job) {
+    char path[OS_PATH_MAX];
+    if (job->residual) {
+        local_residual_path(s, &job->did, path);
+        local_residual_seal(s, job->residual);
+        TRY(write_durably(s, path, job->residual, local_residual_bytes(s)));
+    }
+    local_delta_path(s, &job->did, path);
+    return write_durably(s, path, job->bytes, job->bytes_count);
 }
 
 static void stage_done(struct brg_site *s) {
@@ -311,7 +322,9 @@ static void run_job(struct brg_site *s, struct write_job *job) {
     job->done = true;
     CHECK(pthread_cond_broadcast(&s->changed) == 0);
     mem_free(job->bytes);
+    mem_free(job->residual);
     job->bytes = NULL;
+    job->residual = NULL;
     if (!job->waited_for) mem_free(job);
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
 }

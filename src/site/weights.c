@@ -5,7 +5,8 @@
  *   (W1) local = global + own work that is not merged yet. With one site, eta = 1, mu = 0 and fp32 the
  *        shift of a rebase is zero up to rounding: this is uninterrupted training.
  *   (W2) S = theta_v - sum of own pending d_dec (plus residuals that later cuts carry).
- *   (W3) a cut loses nothing: S_before - theta = d_dec + (S_after - theta).
+ *   (W3) a cut loses nothing: S_before - theta = d_dec + (S_after - theta), or, with the residual beside the weights,
+ *        = d_dec + e_after - keep e_before, and only what e has for longer fades.
  * Every sum has a fixed order, so a site's resume repeats its bits. */
 #include "site/weights.h"
 #include "base/mutant.h"
@@ -20,6 +21,22 @@ enum brg_status weights_cut(enum codec c, float *s, const float *theta, size_t n
     TRY(codec_decode(c, out, n, decoded));
     for (size_t i = 0; i < n; i++) s[i] -= decoded[i]; /* W3 */
     return BRG_OK;
+}
+
+enum brg_status weights_cut_aside(enum codec c, const float *s, const float *theta, float *e,
+                                  float keep, size_t n, uint8_t *out, float *scratch) {
+    float *x = scratch, *decoded = scratch + n;
+    for (size_t i = 0; i < n; i++) x[i] = keep * e[i] + (s[i] - theta[i]);
+    TRY(codec_encode(c, x, n, out));
+    TRY(codec_decode(c, out, n, decoded));
+    for (size_t i = 0; i < n; i++) e[i] = x[i] - decoded[i];
+    return BRG_OK;
+}
+
+void weights_add_aside(float *sum, const float *d_dec, const float *after, const float *before,
+                       float keep, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        sum[i] += d_dec[i] + (after[i] - (before ? keep * before[i] : 0)); /* W3 */
 }
 
 void weights_rebase(float *theta, float *s, const float *theta_old, const float *theta_new,

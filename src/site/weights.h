@@ -23,6 +23,17 @@
  * CODEC_UNIT except in the last chunk. E_NONFINITE: S is as it was. */
 enum brg_status weights_cut(enum codec c, float *s, const float *theta, size_t n, uint8_t *out,
                             float *scratch) MUST_USE;
+/* The same with a residual e[n] beside the weights instead of in them: the error feedback of SparseLoCo (arXiv
+ * 2508.15706, m and beta there), for codecs that carry little of a delta (codec_aside).
+ *   d = S - theta    x = keep e + d    out = Q(x)    e = x - dec(out)
+ * The contribution has all of d: until a version has it, (W2) counts d in the place of d_dec, and weights_add_aside
+ * computes it from e before and after. With that version it leaves the weights: what was not sent is in e alone, comes
+ * with later contributions, and fades by keep each time. E_NONFINITE: e is as it was. scratch[2n]. */
+enum brg_status weights_cut_aside(enum codec c, const float *s, const float *theta, float *e,
+                                  float keep, size_t n, uint8_t *out, float *scratch) MUST_USE;
+/* sum += d of weights_cut_aside = d_dec + after - keep before (NULL: zeros) */
+void weights_add_aside(float *sum, const float *d_dec, const float *after,
+                       const float *before_or_null, float keep, size_t n);
 /* theta and S += theta_new - theta_old + merged, where merged is the sum of d_dec of the own
  * contributions that theta_new contains and theta_old did not (NULL: none). */
 void weights_rebase(float *theta, float *s, const float *theta_old, const float *theta_new,

@@ -122,6 +122,37 @@ def codecs_e2e_topk_both_ways():
     whole_run("topk", {"outer.mu": 0})
 
 
+def residuals(c, site):
+    return sorted(glob.glob(os.path.join(c.out, f"site-{site}", "outbox", "*.residual")))
+
+
+def codecs_e2e_topk_keeps_its_residual_through_a_kill():
+    """What topk could not carry lies beside the weights: it survives kill -9, is swept when nothing names it any more, and
+    where it is damaged the site begins afresh instead of training on with it."""
+    c = begin("residual", {"outer.codec": "topk", "outer.down_codec": "int8", "outer.mu": 0, "run.epochs": 4})
+    c.start_hub()
+    c.start_site("a")
+    c.start_site("b")
+    merged_to(c, 3)
+    for damage in (False, True):
+        wait_for("a residual", lambda: residuals(c, "a"), 60, each=c.check_processes)
+        c.stop_site("a", signal.SIGKILL)
+        files = residuals(c, "a")
+        want(0 < len(files) <= 4, f"{len(files)} residuals are kept")
+        for path in files if damage else []:
+            with open(path, "r+b") as f:
+                f.seek(os.path.getsize(path) // 2)
+                f.write(b"\x55" * 64)
+        head = c.status()["head"]
+        c.start_site("a")
+        merged_to(c, head + 2)
+        with open(os.path.join(c.out, "site-a.log"), encoding="utf-8") as f:
+            log = f.read()
+        want(("does not have its checksum" in log) == damage, f"damaged: {damage}, and the log of a tells otherwise")
+    finish(c)
+    check(c, all_updates=False)
+
+
 def merged_to(c, version):
     wait_for(f"version {version}", lambda: (c.status() or {}).get("head", 0) >= version, 90, each=c.check_processes)
 

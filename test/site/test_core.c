@@ -128,6 +128,58 @@ TEST(site_S4_after_a_refusal_the_weights_go_back_and_the_segment_comes_again) {
     bench_free(b);
 }
 
+/* Merged and rebased on: the head is 1 then. */
+static void merged_and_rebased(struct bench *b) {
+    b->now += 20 * SECOND;
+    b->head = b->core.round.head = 1; /* a heartbeat told */
+    while (b->core.deltas[0].state == PENDING_STAGED) {
+        tick(b);
+        if (b->core.control.request.kind == WIRE_LEASE) nothing_to_lease(b);
+        expect(b, WIRE_OUTCOME);
+        outcome(b, OUTCOME_MERGED, 1);
+        deliver(b);
+    }
+    version_here(b, 1);
+    assert_int_equal(site_duty(&b->core), SITE_DUTY_REBASE);
+    site_rebased(&b->core, &b->out.notes);
+}
+
+TEST(site_S4_a_refused_contribution_takes_its_residual_with_it) {
+    struct bench *b = bench_ready();
+    const struct id128 none = {0};
+    b->core.set.codec = CODEC_TOPK;
+    steps(b, 3);
+    struct site_delta *d = cut(b);
+    struct id128 first = d->c.did;
+    assert_true(d->residual);
+    assert_true(id_equal(&d->residual_before, &none));
+    assert_true(id_equal(&b->core.residual, &first));
+    staged_with_rest(b, 12, 8);
+    merged_and_rebased(b);
+    assert_true(id_equal(&b->core.residual, &first)); /* outlives the contribution */
+    steps(b, 3);
+    d = cut(b);
+    assert_true(id_equal(&d->residual_before, &first));
+    assert_true(id_equal(&b->core.residual, &d->c.did));
+    AUTO_BUF struct buf saved = {.bytes_max = 1 << 20};
+    site_save(&b->core, &saved);
+    struct bench *c = bench_new();
+    struct err e;
+    assert_int_equal(site_load(&c->core, saved.data, saved.bytes_count, &e), BRG_OK);
+    assert_true(id_equal(&c->core.residual, &d->c.did));
+    assert_true(c->core.deltas[0].residual);
+    assert_true(id_equal(&c->core.deltas[0].residual_before, &first));
+    bench_free(c);
+    snprintf(outcome(b, OUTCOME_REJECTED, 0)->reason, WIRE_TEXT_MAX, "too large");
+    deliver(b);
+    assert_int_equal(site_duty(&b->core), SITE_DUTY_RESET);
+    site_reset(&b->core, &b->out.notes);
+    assert_true(id_equal(&b->core.residual, &first));
+    site_forget(&b->core, "a test", &b->out.notes);
+    assert_true(id_equal(&b->core.residual, &none));
+    bench_free(b);
+}
+
 TEST(site_S4_discarded_after_it_was_staged) {
     struct bench *b = bench_ready();
     steps(b, 3);

@@ -3,6 +3,7 @@
 #include "../harness.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "site/weights.h"
@@ -121,6 +122,87 @@ TEST(site_weights_a_cut_of_something_not_finite_moves_nothing) {
     memcpy(before, s, sizeof s);
     assert_int_equal(weights_cut(CODEC_INT8, s, theta, N, out, scratch), BRG_E_NONFINITE);
     assert_memory_equal(before, s, sizeof s);
+}
+
+/* ---- A residual beside the weights ---------------------------------------------------------------- */
+
+static double to_bf16(double v) {
+    float x = (float)v;
+    uint32_t b;
+    memcpy(&b, &x, 4);
+    b = (b + 0x7fff + ((b >> 16) & 1)) & 0xffff0000u;
+    memcpy(&x, &b, 4);
+    return (double)x;
+}
+
+static int larger_first(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+/* A round of SparseLoCo in double, from its equations: m = beta m + d; q = Q(TopK(m)); m = m - q. */
+static void paper_round(double *m, const double *d, double *q) {
+    enum { KEPT = (N + 63) / 64 };
+    double size[N], mean = 0, high = 0, low = 0;
+    int highs = 0;
+    for (int i = 0; i < N; i++) {
+        m[i] = 0.95 * m[i] + d[i];
+        size[i] = fabs(m[i]);
+    }
+    qsort(size, N, sizeof *size, larger_first);
+    for (int i = 0; i < KEPT; i++) mean += size[i] / KEPT;
+    for (int i = 0; i < KEPT; i++) {
+        if (size[i] > mean)
+            high += size[i], highs++;
+        else
+            low += size[i];
+    }
+    high = to_bf16(high / highs);
+    low = to_bf16(low / (KEPT - highs));
+    for (int i = 0; i < N; i++) {
+        double a = fabs(m[i]), value = a > mean ? high : low;
+        q[i] = a >= size[KEPT - 1] ? copysign(value, m[i]) : 0;
+        m[i] -= q[i];
+    }
+}
+
+TEST(site_W3_topk_follows_the_equations_of_its_error_feedback) {
+    struct prng p;
+    prng_seed(&p, 11);
+    static float theta[N], s[N], e[N], before[N], d[N], own[N], scratch[2 * N];
+    static double m[N], work[N], q[N];
+    uint8_t out[8 * N];
+    fill(&p, s, 0.02);
+    for (int round = 0; round < 60; round++) {
+        for (int i = 0; i < N; i++) { /* some weights go one way, all of them rattle */
+            theta[i] = s[i] - (float)(1e-3 * (0.3 * (i % 7) + prng_normal(&p)));
+            work[i] = (double)(s[i] - theta[i]);
+        }
+        memcpy(before, e, sizeof e);
+        assert_int_equal(weights_cut_aside(CODEC_TOPK, s, theta, e, CODEC_KEEP, N, out, scratch),
+                         BRG_OK);
+        assert_int_equal(codec_decode(CODEC_TOPK, out, N, d), BRG_OK);
+        paper_round(m, work, q);
+        for (int i = 0; i < N; i++) {
+            assert_true(fabs((double)d[i] - q[i]) < 2e-3 * 5e-3);
+            assert_true(fabs((double)e[i] - m[i]) < 2e-3 * 5e-3);
+        }
+        /* The contribution has all of the work, whatever was sent of it. */
+        memset(own, 0, sizeof own);
+        weights_add_aside(own, d, e, round > 0 ? before : NULL, CODEC_KEEP, N);
+        for (int i = 0; i < N; i++) assert_true(fabs((double)own[i] - work[i]) < 1e-8);
+        memcpy(s, theta, sizeof s);
+    }
+}
+
+TEST(site_weights_a_cut_aside_of_something_not_finite_moves_nothing) {
+    static float s[N], theta[N], e[N], before[N], scratch[2 * N];
+    uint8_t out[8 * N];
+    for (int i = 0; i < N; i++) before[i] = e[i] = (float)i;
+    theta[5] = INFINITY;
+    assert_int_equal(weights_cut_aside(CODEC_TOPK, s, theta, e, CODEC_KEEP, N, out, scratch),
+                     BRG_E_NONFINITE);
+    assert_memory_equal(before, e, sizeof e);
 }
 
 TEST(site_checksum_does_not_depend_on_the_pieces_and_sees_every_bit) {
