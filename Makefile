@@ -219,14 +219,15 @@ $(B)/bench/round_site: $(B)/obj/bench/round/site.o $(LIBRARY_OBJECTS)
 bench-round: all $(B)/bench/round_site
 	@QUICK=$(QUICK) bench/round/round --build $(B) $(ARGS)
 
-# Quality over sites, the laboratory: bench/quality/quality says how. QUICK=1: a quarter of an hour.
+# Quality over sites, the laboratory: bench/quality/quality says how. QUICK=1: a quarter of an hour. RESULTS=DIR: where
+# they are kept, to go on with elsewhere.
 $(B)/bench/quality_run: $(call objects_of,bench/quality) $(filter-out $(MAIN_OBJECT),$(ALL_OBJECTS))
 	@mkdir -p $(@D)
 	@echo "  LINK    $@"
 	@$(CC) $(LDFLAGS_ALL) $^ $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
 .PHONY: bench-quality
 bench-quality: all $(B)/bench/quality_run
-	@QUICK=$(QUICK) bench/quality/quality --build $(B) $(ARGS)
+	@QUICK=$(QUICK) RESULTS=$(RESULTS) bench/quality/quality --build $(B) $(ARGS)
 
 # The promise: 45 % sooner than waiting for all, in 1,000 drawn worlds; and a replay of traces beside it.
 # That of the tokenizer wants a vocabulary, a text and a peer, which bench/tokenizer fetches.
@@ -380,7 +381,7 @@ help:
 	@echo "make bench-tokenizer  MB/s of Qwen3's vocabulary on one core, beside Hugging Face's library (npm)"
 	@echo "make bench-mpi        two ranks beside one process [ARGS='--rounds 5']"
 	@echo "make bench-merge [ARGS='--millions 60']  the merge of three int4 contributions, of the stream rate"
-	@echo "make bench-quality [QUICK=1 ARGS=...]  perplexity over sites beside central runs; docs/quality.md"
+	@echo "make bench-quality [QUICK=1 RESULTS=DIR ARGS=...]  perplexity over sites beside central runs; docs/quality.md"
 	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"

@@ -14,6 +14,7 @@ SEQ_LEN = 64
 # name: (hidden, inner, layers, heads, key-value heads, head_dim); bytes for tokens, tied embeddings
 SIZES = {"40k": (32, 88, 3, 4, 4, 8), "90k": (48, 128, 3, 3, 3, 16), "300k": (80, 208, 4, 5, 5, 16), "1m": (128, 344, 5, 8, 8, 16),
          "3m": (192, 512, 7, 6, 6, 32), "10m": (320, 864, 8, 10, 10, 32)}
+STOPPED = 98.0  # nats, of a run that was given up; 99 where it diverged
 RESULTS = ("nll", "nll_ema", "perplexity", "parameters", "tokens", "steps", "rounds", "cosine", "norm_ratio", "bytes_up_share",
            "lost_samples", "joins", "seconds", "curve")
 
@@ -30,7 +31,7 @@ class Lab:
         self.data = os.path.join(os.path.abspath(a.dir), "data")
         self.model = os.path.join(self.out, "model.json")
         self.csv = os.path.join(self.out, "runs.csv")
-        self.known, self.made, self.missing = {}, 0, 0
+        self.known, self.made, self.missing, self.given_up, self.seconds = {}, 0, 0, 0, 0.0
         self.lock = threading.Lock()
         self.pool = concurrent.futures.ThreadPoolExecutor(a.jobs)
         self.children, self.stopped = set(), False
@@ -101,24 +102,28 @@ class Lab:
         s = {"tokens": self.tokens, "precision": self.a.precision, "curve_points": 8 if self.tokens >= 5e5 else 1, **settings}
         return " ".join(f"{k}={s[k]:g}" if isinstance(s[k], float) else f"{k}={s[k]}" for k in sorted(s))
 
-    def all(self, many):
-        """Results of these settings, in their order; None for what is not there and may not be run (--table)."""
+    def all(self, many, rival=None):
+        """Results of these settings, in their order; None for what is not there and may not be run (--table).
+
+        rival: a row of the same arm with another rate. A run that is worse than it beyond what can be made up (bounds)
+        is given up on the way, and its loss is STOPPED; without a rival each is run to its end."""
         futures = {}
+        stop = bounds(rival)
         for s in many:
             futures.setdefault(self.key(s), None)
         for k in futures:
-            if k not in self.known and not self.a.table:
-                futures[k] = self.pool.submit(self._run, k)
+            if not self.a.table and (k not in self.known or (rival is None and self.known[k]["nll"] == STOPPED)):
+                futures[k] = self.pool.submit(self._run, k, stop)
         for f in futures.values():
             if f:
                 f.result()
         self.missing += sum(k not in self.known for k in futures)
         return [self.known.get(self.key(s)) for s in many]
 
-    def _run(self, key):
+    def _run(self, key, stop):
         if self.stopped:
             raise Failed("stopped")
-        p = subprocess.Popen([self.program, f"data={self.data}", f"model={self.model}", *key.split()],
+        p = subprocess.Popen([self.program, f"data={self.data}", f"model={self.model}", *key.split(), *stop],
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         with self.lock:
             self.children.add(p)
@@ -131,12 +136,16 @@ class Lab:
             raise Failed(f"{key}: ended with {p.returncode}: {err.strip()[-300:]}")
         else:
             result = json.loads(out)
+        if result.get("stopped"):
+            result |= {"nll": STOPPED, "perplexity": 3e42}
         self._keep(key, result)
 
     def _keep(self, key, result):
         with self.lock:
             self.known[key] = result
             self.made += 1
+            self.given_up += result["nll"] == STOPPED
+            self.seconds += result["seconds"]
             fresh = not os.path.exists(self.csv)
             with open(self.csv, "a", newline="", encoding="utf-8") as f:
                 w = csv.writer(f)
@@ -145,8 +154,9 @@ class Lab:
                 w.writerow((key, *(json.dumps(result[k]) if k == "curve" else result[k] for k in RESULTS)))
                 f.flush()
                 os.fsync(f.fileno())
-            print(f"{time.strftime('%H:%M:%S')}  perplexity {result['perplexity']:8.4f}  {result['seconds']:5.0f} s  "
-                  f"{short(key)}", file=sys.stderr, flush=True)
+            what = {99.0: "diverges", STOPPED: "given up"}.get(result["nll"], f"{result['perplexity']:8.4f}")
+            print(f"{time.strftime('%H:%M:%S')}  perplexity {what:>8}  {result['seconds']:5.0f} s  {short(key)}",
+                  file=sys.stderr, flush=True)
 
     def stop(self):
         self.stopped = True
@@ -154,6 +164,18 @@ class Lab:
         with self.lock:
             for p in self.children:
                 p.terminate()
+
+
+def bounds(rival):
+    """Where a run is given up: at a point of the curve behind the first fifth of the tokens at which it is worse than
+    its rival by more than 0.03 nats and 0.2 for the share that is left. A large rate is worse than a small one on the
+    way and better at the end, when both are annealed: what is left says how much of it may come back."""
+    if not rival or not rival["curve"] or not rival["tokens"]:
+        return []
+    points = [(t / rival["tokens"], loss) for t, loss in rival["curve"]]
+    # A round's end may come a little later than the rival's: the bound holds from its own point on.
+    text = ",".join(f"{s - 1e-6:.6f}:{loss + 0.03 + 0.2 * (1 - s):.4f}" for s, loss in points if 0.2 <= s < 1)
+    return [f"stop={text}"] if text else []
 
 
 def row_of(row):

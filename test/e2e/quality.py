@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
+sys.path[:0] = [os.path.join(ROOT, "scripts", "lib"), os.path.join(ROOT, "bench", "quality")]
+import runs  # noqa: E402
 from cluster import Failure  # noqa: E402
 from scenarios import run_scenarios  # noqa: E402
 
@@ -88,9 +89,29 @@ def quality_e2e_options_of_the_outer_step_do_what_they_say():
     want(len(seen) == 4, f"an option makes no difference: {seen}")
 
 
+def quality_e2e_a_hopeless_rate_is_given_up_and_no_other():
+    for base in (("sites=0", "batch=12"), ("batch=4", "steps=6", "mu=0.5")):
+        base = (*base, "curve_points=8", "curve_rows=32")
+        good = run(*base, "lr=0.004")
+        stop = runs.bounds(good)
+        want(stop and stop[0].startswith("stop="), f"no bounds: {stop}")
+        again = run(*base, "lr=0.004", *stop)
+        want(again["stopped"] == 0 and again["nll"] == good["nll"], f"it was given up for itself: {again}")
+        bad = run(*base, "lr=0.00002", *stop)
+        want(0.2 <= bad["stopped"] < 0.9 and len(bad["curve"]) < 8, f"a rate that learns nothing went on: {bad}")
+
+
+def quality_e2e_topk_with_its_residual_aside_follows_fp32():
+    base = ("batch=2", "steps=2", "lr=0.004", "mu=0", "eta=1")
+    full, topk, without = (run(*base, *more, tokens=48000) for more in ((), ("codec=topk",), ("codec=topk", "keep=0")))
+    # What it leaves behind comes with later rounds.
+    want(topk["nll"] < full["nll"] + 0.15, f"topk ends at {topk['nll']}, fp32 at {full['nll']}")
+    want(without["nll"] > topk["nll"] + 0.2, f"what was left behind makes no difference: {without['nll']}, {topk['nll']}")
+
+
 def quality_e2e_wrong_words_are_told():
-    for words, part in ((("eta=99",), "eta=99"), (("colour=red",), "colour"), (("events=z0.3j",), "not there"),
-                        (("speeds=2:3:1",), "multiple")):
+    for words, part in ((("stop=2:1",), "stop"), (("stop=0.5:1,0.4:1",), "in order"), (("eta=99",), "eta=99"),
+                        (("colour=red",), "colour"), (("events=z0.3j",), "not there"), (("speeds=2:3:1",), "multiple")):
         want(part in run(*words, ok=2), f"{words}: not told")
 
 
