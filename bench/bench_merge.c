@@ -5,6 +5,9 @@
  * memory   theta, m and three int4 payloads lie in memory; as many threads as processors decode, sum and step
  *          (outer_merge_coded, the code that the hub runs), beside the same threads that stream the same
  *          bytes: theta, m and payloads read, theta and m written. Promised: at least 70 % of that rate.
+ * paths    what options add to it, each alone on one thread over a part of the vector, in ns an element: the products of
+ *          the radial mean and of the cosines (which the hub takes of a sample), the radial merge, the mean of
+ *          versions, the coded way back.
  * files    merge_run as the hub calls it: parent and contributions on disk, every hash, the update for the
  *          sites, the new checkpoint synced and read back, beside a plain reading and writing of the same
  *          bytes to the same disk, synced. Its time is what a round waits for; the trainers do not.
@@ -16,6 +19,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/os.h"
@@ -124,6 +128,77 @@ static double bench_memory(double gigabytes, double *out_rate) {
            gigabytes / best[0], best[0], gigabytes / best[1], best[1], 100 * best[0] / best[1]);
     *out_rate = gigabytes / best[1];
     return best[0] / best[1];
+}
+
+/* ---- What options add --------------------------------------------------------------------------- */
+enum path { PATH_MERGE, PATH_MEASURE, PATH_RADIAL, PATH_EMA, PATH_DOWN, PATHS };
+static const char *const path_names[PATHS] = {"merge", "products", "radial merge", "ema",
+                                              "int4 down"};
+
+struct paths {
+    size_t n;
+    struct outer_room room;
+    struct outer_radial radial;
+    struct outer_merge g; /* with radial */
+    float *ema, *scratch;
+    uint8_t *e, *update;
+};
+
+static void path_chunk(struct paths *p, enum path which, size_t at, size_t n) {
+    static const enum codec codecs[PARTS] = {CODEC_INT4, CODEC_INT4, CODEC_INT4};
+    const uint8_t *coded[PARTS];
+    float *theta = scene.theta + at;
+    size_t bad;
+    enum brg_status s = BRG_OK;
+    for (size_t i = 0; i < PARTS; i++) coded[i] = scene.coded[i] + codec_bytes(CODEC_INT4, at);
+    if (which == PATH_MERGE || which == PATH_RADIAL)
+        s = outer_merge_coded_at(which == PATH_MERGE ? &scene.g : &p->g, at, theta, scene.m + at,
+                                 coded, codecs, n, &p->room, &bad);
+    else if (which == PATH_MEASURE)
+        s = outer_radial_measure_coded(&p->radial, at, coded, codecs, n, &p->room, &bad);
+    else if (which == PATH_EMA)
+        outer_ema_chunk(p->ema + at, theta, 0.02, n);
+    else
+        s = outer_down_chunk(CODEC_INT4, p->ema + at, theta, p->e + 2 * at, n, p->update,
+                             p->scratch);
+    CHECK(s == BRG_OK);
+}
+
+static double cpu_seconds(void) {
+    struct timespec t;
+    CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ns of processor time an element. */
+static void bench_paths(double out[PATHS]) {
+    struct outer_span span = {.end = scene.n};
+    struct paths p = {.n = scene.n < 1 << 25 ? scene.n : 1 << 25};
+    outer_room_init(&p.room, PARTS);
+    outer_merge_init(&p.g, &scene.params, scene.parts, scene.weight, PARTS);
+    CHECK(outer_radial_init(&p.radial, &span, 1, scene.parts, scene.weight, PARTS));
+    p.ema = mem_alloc(p.n, sizeof(float));
+    p.scratch = mem_alloc(2 * OUTER_CHUNK, sizeof(float));
+    p.e = mem_alloc(2 * p.n, 1);
+    p.update = mem_alloc(codec_bytes(CODEC_INT4, OUTER_CHUNK), 1);
+    memcpy(p.ema, scene.theta, p.n * sizeof(float));
+    memset(p.e, 0, 2 * p.n); /* its pages are no part of a path */
+    printf("paths  ");
+    for (enum path which = 0; which < PATHS; which++) {
+        double from = cpu_seconds();
+        for (size_t at = 0; at < p.n; at += OUTER_CHUNK)
+            path_chunk(&p, which, at, p.n - at < OUTER_CHUNK ? p.n - at : OUTER_CHUNK);
+        out[which] = 1e9 * (cpu_seconds() - from) / (double)p.n;
+        printf(" %s %.2f ns ", path_names[which], out[which]);
+        if (which == PATH_MEASURE) outer_radial_finish(&p.radial);
+        p.g.radial = &p.radial;
+    }
+    printf("an element\n");
+    outer_radial_fini(&p.radial);
+    outer_merge_fini(&p.g);
+    outer_room_fini(&p.room);
+    void *all[] = {p.ema, p.scratch, p.e, p.update};
+    for (size_t i = 0; i < ARRAY_COUNT(all); i++) mem_free(all[i]);
 }
 
 /* ---- Files ------------------------------------------------------------------------------------- */
@@ -283,7 +358,8 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < PARTS; i++) write_part(i, dir, &r);
     write_parent(&head);
     double coded = (double)codec_bytes(CODEC_INT4, scene.n) * PARTS, n = (double)scene.n;
-    double rate, ratio = bench_memory((16 * n + coded) / 1e9, &rate);
+    double rate, ratio = bench_memory((16 * n + coded) / 1e9, &rate), path[PATHS];
+    bench_paths(path);
     mem_free(scene.theta);
     mem_free(scene.m);
     for (size_t i = 0; i < PARTS; i++) mem_free(scene.coded[i]);
@@ -302,8 +378,11 @@ int main(int argc, char **argv) {
     if (ratio < 0.7) printf("broken: %.1f %% of the stream rate, promised 70 %%\n", 100 * ratio);
     if (peak >= 512) printf("broken: a peak of %.0f MB, promised 512 MB\n", peak);
     if (!equal) printf("broken: the number of threads shows in the result\n");
-    printf("bench=merge parameters=%zu threads=%u memory_gbps=%.2f memory_ratio=%.3f files_s=%.2f "
-           "plain_s=%.2f peak_mb=%.0f equal=%d broken=%d\n",
-           scene.n, scene.threads, rate, ratio, all.seconds, plain, peak, equal, broken);
+    printf(
+        "bench=merge parameters=%zu threads=%u memory_gbps=%.2f memory_ratio=%.3f radial_ns=%.2f "
+        "products_ns=%.2f ema_ns=%.2f down_ns=%.2f files_s=%.2f plain_s=%.2f peak_mb=%.0f equal=%d "
+        "broken=%d\n",
+        scene.n, scene.threads, rate, ratio, path[PATH_RADIAL], path[PATH_MEASURE], path[PATH_EMA],
+        path[PATH_DOWN], all.seconds, plain, peak, equal, broken);
     return broken > 0;
 }

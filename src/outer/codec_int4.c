@@ -162,9 +162,22 @@ void int4_decode(const uint8_t *in, size_t n, float *out) {
 
 /* By hand: the compiler's way from half bytes to floats is four times as long, and a merge is little else. */
 #if defined(__x86_64__)
+CODEC_WIDE static inline __m256 weighted(__m128i q, __m256 scale, __m256 w) {
+    return _mm256_mul_ps(w, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), scale));
+}
+
 CODEC_WIDE static inline void eight_add(__m128i q, __m256 scale, __m256 w, float *sum) {
-    __m256 d = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(q)), scale);
-    _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), _mm256_mul_ps(w, d)));
+    _mm256_storeu_ps(sum, _mm256_add_ps(_mm256_loadu_ps(sum), weighted(q, scale, w)));
+}
+
+/* As step_body of outer.c, on eight elements. */
+CODEC_WIDE static inline void eight_step(__m256 sum, const struct int4_step *k, float *theta,
+                                         float *m) {
+    __m256 to = _mm256_add_ps(_mm256_mul_ps(_mm256_set1_ps(k->mu), _mm256_loadu_ps(m)), sum);
+    __m256 move = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_set1_ps(k->kappa), to));
+    _mm256_storeu_ps(m, to);
+    _mm256_storeu_ps(
+        theta, _mm256_sub_ps(_mm256_loadu_ps(theta), _mm256_mul_ps(_mm256_set1_ps(k->eta), move)));
 }
 
 CODEC_WIDE static inline void half_add(__m256i q, __m256 scale, __m256 w, float *sum) {
@@ -187,9 +200,74 @@ CODEC_WIDE void int4_add_wide(const uint8_t *in, size_t blocks, float w, float *
         half_add(_mm256_sub_epi8(_mm256_xor_si256(high, eight), eight), scale, weight, sum + HALF);
     }
 }
+
+/* Half a block of all parts into registers, and theta and m on: nothing between the payloads and them is stored. */
+CODEC_WIDE static inline __m256i half_step(const uint8_t *const *in, const float *w, size_t parts,
+                                           size_t at, bool high, const struct int4_step *k,
+                                           float *theta, float *m) {
+    const __m256i mask = _mm256_set1_epi8(15), eight = _mm256_set1_epi8(8);
+    __m256 s0 = _mm256_setzero_ps(), s1 = s0, s2 = s0, s3 = s0;
+    __m256i bad = _mm256_setzero_si256();
+    for (size_t i = 0; i < parts; i++) {
+        const uint8_t *b = in[i] + at;
+        __m256 scale = _mm256_set1_ps(codec_of_bf16(codec_get16(b))), weight = _mm256_set1_ps(w[i]);
+        __m256i q = _mm256_loadu_si256((const __m256i *)(const void *)(b + 2));
+        q = _mm256_and_si256(high ? _mm256_srli_epi16(q, 4) : q, mask);
+        bad = _mm256_or_si256(bad, _mm256_cmpeq_epi8(q, eight)); /* C3 */
+        q = _mm256_sub_epi8(_mm256_xor_si256(q, eight), eight);
+        __m128i l = _mm256_castsi256_si128(q), h = _mm256_extracti128_si256(q, 1);
+        s0 = _mm256_add_ps(s0, weighted(l, scale, weight));
+        s1 = _mm256_add_ps(s1, weighted(_mm_srli_si128(l, 8), scale, weight));
+        s2 = _mm256_add_ps(s2, weighted(h, scale, weight));
+        s3 = _mm256_add_ps(s3, weighted(_mm_srli_si128(h, 8), scale, weight));
+    }
+    eight_step(s0, k, theta, m);
+    eight_step(s1, k, theta + 8, m + 8);
+    eight_step(s2, k, theta + 16, m + 16);
+    eight_step(s3, k, theta + 24, m + 24);
+    return bad;
+}
+
+/* Not zero where a scale is none, or 0 before bytes that are not; the halves are looked at on the way. */
+CODEC_INLINE unsigned scale_faults(const uint8_t *b) {
+    uint16_t scale = codec_get16(b);
+    uint8_t any = 0;
+    if (scale >= SCALE_SMALLEST && scale < SCALE_TOO_LARGE) return 0;
+    for (size_t k = 0; k < HALF; k++) any |= b[2 + k];
+    return (unsigned)(scale | any); /* C3 */
+}
+
+CODEC_WIDE bool int4_step_wide(const uint8_t *const *in, const float *w, size_t parts,
+                               size_t blocks, const struct int4_step *k, float *theta, float *m) {
+    enum { AHEAD = 1024 }; /* elements: what is in flight while the sums are made */
+    __m256i bad = _mm256_setzero_si256();
+    unsigned faults = 0;
+    for (size_t i = 0, at = 0; i < blocks; i++, at += BLOCK_BYTES) {
+        for (size_t line = 0; line < CODEC_INT4_BLOCK; line += 16) {
+            __builtin_prefetch(theta + AHEAD + line, 1);
+            __builtin_prefetch(m + AHEAD + line, 1);
+        }
+        for (size_t p = 0; p < parts; p++) {
+            __builtin_prefetch(in[p] + at + AHEAD / 2);
+            faults |= scale_faults(in[p] + at);
+        }
+        bad = _mm256_or_si256(bad, half_step(in, w, parts, at, false, k, theta, m));
+        bad = _mm256_or_si256(bad, half_step(in, w, parts, at, true, k, theta + HALF, m + HALF));
+        theta += CODEC_INT4_BLOCK;
+        m += CODEC_INT4_BLOCK;
+    }
+    return faults == 0 && _mm256_testz_si256(bad, bad) != 0;
+}
 #else
 void int4_add_wide(const uint8_t *in, size_t blocks, float w, float *sum) {
     (void)in, (void)blocks, (void)w, (void)sum;
     CHECK(!"there is no wide set of instructions");
+}
+
+bool int4_step_wide(const uint8_t *const *in, const float *w, size_t parts, size_t blocks,
+                    const struct int4_step *k, float *theta, float *m) {
+    (void)in, (void)w, (void)parts, (void)blocks, (void)k, (void)theta, (void)m;
+    CHECK(!"there is no wide set of instructions");
+    return false;
 }
 #endif

@@ -66,6 +66,16 @@ void int4_decode(const uint8_t *in, size_t n, float *out);
  * weighted addition; only where CODEC_WIDE_HERE(). */
 void int4_add_wide(const uint8_t *in, size_t blocks, float w, float *sum);
 
+/* The whole outer step of blocks that all parts bring as int4, all of them fresh: looks at the payloads (in: not judged
+ * yet), sums and steps in registers, and fetches what comes next meanwhile. The bits are those of judging, decoding,
+ * summing and stepping one after the other. false: some payload is none, and theta and m are of no use. Only where
+ * CODEC_WIDE_HERE(). */
+struct int4_step {
+    float eta, mu, kappa;
+};
+bool int4_step_wide(const uint8_t *const *in, const float *w, size_t parts, size_t blocks,
+                    const struct int4_step *k, float *theta, float *m);
+
 /* Parts stand in the order of their sites. */
 void outer_parts_check(const struct outer_part *parts, size_t count);
 /* sums[i] += c delta[i] with the factor of each element's tensor; the n elements begin at `at`. */

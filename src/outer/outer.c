@@ -140,10 +140,19 @@ void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const floa
     outer_merge_chunk_at(g, 0, theta, m, delta, n);
 }
 
+static void ema_tile(float *restrict mean, const float *restrict theta, float w) {
+    for (size_t i = 0; i < TILE; i++) mean[i] += w * (theta[i] - mean[i]);
+}
+
 void outer_ema_chunk(float *mean, const float *theta, double share, size_t n) {
     float w = (float)share;
-    if (share >= 1) memcpy(mean, theta, n * sizeof *mean);
-    for (size_t i = 0; i < n && share < 1; i++) mean[i] += w * (theta[i] - mean[i]);
+    if (share >= 1) {
+        memcpy(mean, theta, n * sizeof *mean);
+        return;
+    }
+    size_t at = 0;
+    for (; at + TILE <= n; at += TILE) ema_tile(mean + at, theta + at, w);
+    for (; at < n; at++) mean[at] += w * (theta[at] - mean[at]);
 }
 
 /* Opens one unit of one part: to floats, or, where it can be added as it is, to its place. */
@@ -158,6 +167,39 @@ static enum brg_status unit_open(const struct outer_merge *g, enum codec c, cons
     return codec_decode(c, coded, n, scratch);
 }
 
+/* Are all parts that count fresh and int4, so that a unit can be merged in one go? Gives their number, and where their
+ * payloads lie in room->int4 and the weights in out_weight; 0: no. */
+static size_t all_int4(const struct outer_merge *g, const uint8_t *const *coded,
+                       const enum codec *codecs, struct outer_room *room, float *out_weight) {
+    size_t count = 0;
+    if (!CODEC_WIDE_HERE() || g->radial != NULL) return 0;
+    for (size_t i = 0; i < g->parts_count; i++) {
+        if (codecs[i] != CODEC_INT4 || g->parts[i].late > 0 || !(g->weight[i] > 0)) return 0;
+        room->int4[count] = coded[i];
+        out_weight[count++] = (float)g->weight[i];
+    }
+    return count;
+}
+
+/* Units from the start of the chunk as far as they are whole; gives how many elements are done. */
+static enum brg_status merge_int4(const struct outer_merge *g, float *theta, float *m,
+                                  const uint8_t *const *coded, const enum codec *codecs, size_t n,
+                                  struct outer_room *room, size_t *out_done, size_t *out_bad_part) {
+    size_t whole = n / CODEC_UNIT * CODEC_UNIT;
+    float *weight = room->tiles; /* one a part: far fewer than it has room for */
+    size_t parts = all_int4(g, coded, codecs, room, weight);
+    const struct int4_step k = {(float)g->params.eta_r, (float)g->params.mu_r,
+                                (float)g->params.kappa_r};
+    *out_done = 0;
+    if (parts == 0 || whole == 0) return BRG_OK;
+    *out_done = whole;
+    if (int4_step_wide(room->int4, weight, parts, whole / CODEC_INT4_BLOCK, &k, theta, m))
+        return BRG_OK;
+    for (*out_bad_part = 0; int4_good(coded[*out_bad_part], whole);) ++*out_bad_part;
+    CHECK(*out_bad_part < g->parts_count);
+    return BRG_E_CORRUPT;
+}
+
 enum brg_status outer_merge_coded_at(const struct outer_merge *g, uint64_t first, float *theta,
                                      float *m, const uint8_t *const *coded,
                                      const enum codec *codecs, size_t n, struct outer_room *room,
@@ -165,7 +207,9 @@ enum brg_status outer_merge_coded_at(const struct outer_merge *g, uint64_t first
     CHECK(first % CODEC_UNIT == 0); /* O3 */
     static_assert(CODEC_UNIT % TILE == 0, "whole tiles in a unit");
     static_assert(TILE % CODEC_INT4_BLOCK == 0, "whole blocks in a tile");
-    for (size_t at = 0; at < n; at += CODEC_UNIT) {
+    size_t done = 0;
+    TRY(merge_int4(g, theta, m, coded, codecs, n, room, &done, out_bad_part));
+    for (size_t at = done; at < n; at += CODEC_UNIT) {
         size_t count = n - at < CODEC_UNIT ? n - at : CODEC_UNIT;
         for (size_t i = 0; i < g->parts_count; i++) {
             enum brg_status s = unit_open(g, codecs[i], coded[i] + codec_bytes(codecs[i], at),

@@ -332,6 +332,96 @@ static void apply(const struct outer_params *p, float *theta, float *m, const fl
     outer_merge_fini(&g);
 }
 
+/* ---- The merge of payloads -------------------------------------------------------------------------- */
+enum { CODED_P = 5 * CODEC_UNIT + 777, CODED_PARTS = 3 };
+static struct coded_scene {
+    float theta[CODED_P], m[CODED_P], decoded[CODED_PARTS][CODED_P];
+    uint8_t coded[CODED_PARTS][CODED_P];
+    struct outer_part parts[CODED_PARTS];
+    double weight[CODED_PARTS];
+    struct outer_params p;
+} coded_scene;
+
+static void coded_fill(struct coded_scene *x) {
+    struct prng r;
+    prng_seed(&r, 21);
+    for (size_t k = 0; k < CODED_P; k++) {
+        x->theta[k] = (float)(0.02 * prng_normal(&r));
+        x->m[k] = (float)(1e-3 * prng_normal(&r));
+    }
+    for (size_t i = 0; i < CODED_PARTS; i++) {
+        for (size_t k = 0; k < CODED_P; k++) /* some blocks are all zero */
+            x->decoded[i][k] = k / 64 % 11 == i ? 0 : (float)(1e-3 * prng_normal(&r));
+        assert_int_equal(codec_encode(CODEC_INT4, x->decoded[i], CODED_P, x->coded[i]), BRG_OK);
+        assert_int_equal(codec_decode(CODEC_INT4, x->coded[i], CODED_P, x->decoded[i]), BRG_OK);
+        x->parts[i] = (struct outer_part){(uint32_t)i, 1000 * (i + 1), 30, 0};
+    }
+}
+
+static enum brg_status coded_merge(const struct coded_scene *x, float *theta, float *m,
+                                   size_t *out_bad) {
+    static const enum codec codecs[CODED_PARTS] = {CODEC_INT4, CODEC_INT4, CODEC_INT4};
+    const uint8_t *bytes[CODED_PARTS] = {x->coded[0], x->coded[1], x->coded[2]};
+    struct outer_merge g;
+    struct outer_room room;
+    outer_merge_init(&g, &x->p, x->parts, x->weight, CODED_PARTS);
+    outer_room_init(&room, CODED_PARTS);
+    memcpy(theta, x->theta, sizeof x->theta);
+    memcpy(m, x->m, sizeof x->m);
+    enum brg_status s = outer_merge_coded(&g, theta, m, bytes, codecs, CODED_P, &room, out_bad);
+    outer_room_fini(&room);
+    outer_merge_fini(&g);
+    return s;
+}
+
+TEST(outer_int4_payloads_are_merged_to_the_bits_of_their_floats) {
+    struct coded_scene *x = &coded_scene;
+    static float theta[CODED_P], m[CODED_P], want_theta[CODED_P], want_m[CODED_P];
+    struct outer_rule rule = outer_rule_default();
+    size_t bad;
+    coded_fill(x);
+    for (int which = 0; which < 3; which++) { /* all fresh; one late; one without tokens */
+        x->parts[1].late = which == 1;
+        x->parts[2].tokens = which == 2 ? 0 : 3000;
+        outer_params_compute(&rule, x->parts, CODED_PARTS, &x->p, x->weight);
+        struct outer_merge g;
+        outer_merge_init(&g, &x->p, x->parts, x->weight, CODED_PARTS);
+        memcpy(want_theta, x->theta, sizeof want_theta);
+        memcpy(want_m, x->m, sizeof want_m);
+        outer_merge_chunk(&g, want_theta, want_m,
+                          (const float *const[]){x->decoded[0], x->decoded[1], x->decoded[2]},
+                          CODED_P);
+        outer_merge_fini(&g);
+        assert_int_equal(coded_merge(x, theta, m, &bad), BRG_OK);
+        assert_memory_equal(theta, want_theta, sizeof theta);
+        assert_memory_equal(m, want_m, sizeof m);
+    }
+}
+
+TEST(outer_a_payload_that_is_none_is_named_by_the_merge) {
+    struct coded_scene *x = &coded_scene;
+    static float theta[CODED_P], m[CODED_P];
+    struct outer_rule rule = outer_rule_default();
+    const struct {
+        size_t block, byte;
+        uint8_t value;
+    } faults[] = {{0, 2, 0x08}, {3, 20, 0x80}, {200, 1, 0x7f}, {319, 1, 0xff}, {64, 33, 0x88}};
+    coded_fill(x);
+    outer_params_compute(&rule, x->parts, CODED_PARTS, &x->p, x->weight);
+    for (size_t i = 0; i < CODED_PARTS * ARRAY_COUNT(faults); i++) {
+        size_t part = i % CODED_PARTS, f = i / CODED_PARTS, bad = 99;
+        uint8_t *at = x->coded[part] + 34 * faults[f].block + faults[f].byte, before = *at;
+        *at = faults[f].value;
+        assert_int_equal(coded_merge(x, theta, m, &bad), BRG_E_CORRUPT);
+        assert_int_equal(bad, part);
+        *at = before;
+    }
+    memset(x->coded[1] + 34 * 5, 0, 2); /* a scale of 0 before bytes that are not */
+    size_t bad = 99;
+    assert_int_equal(coded_merge(x, theta, m, &bad), BRG_E_CORRUPT);
+    assert_int_equal(bad, 1);
+}
+
 TEST(outer_phi_1_is_nesterov_in_the_form_of_pytorch) {
     double weight;
     struct outer_params p = one_site(30, &weight);
