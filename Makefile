@@ -105,7 +105,7 @@ LIBRARY_OBJECTS = $(filter-out %/journal_os.o,$(foreach r,$(LIBRARY_ROOMS),$(OBJ
 NO_UNDEFINED := $(if $(filter asan tsan,$(VARIANT)),,-Wl,--no-undefined)
 # The soname changes when a program that was built before would not run any more; the version as semver.org says.
 LIBRARY_SONAME := 0
-LIBRARY_VERSION := 0.3.0
+LIBRARY_VERSION := $(shell sed -n 's/^.define BERINGIA_VERSION "\(.*\)"/\1/p' src/base/version.h)
 library: $(if $(OBJECTS_site),$(if $(wildcard include/beringia.h),$(B)/libberingia.so))
 $(B)/libberingia.so: $(LIBRARY_OBJECTS) src/site/exports.map
 	@echo "  LINK    $@"
@@ -383,7 +383,7 @@ help:
 	@echo "make bench-merge [ARGS='--millions 60']  the merge of three int4 contributions, of the stream rate"
 	@echo "make bench-quality [QUICK=1 RESULTS=DIR ARGS=...]  perplexity over sites beside central runs; docs/quality.md"
 	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"
-	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, header, pkg-config, manual"
+	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, manual, completions; uninstall"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
 	@echo "make test-torch2 [T=name]    the same with PyTorch 2.6 (Debian 13's, unpacked in build/), and FSDP"
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"

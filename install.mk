@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# make install: the program, libberingia (shared, static, pkg-config), its header and its manual pages.
+# make install: the program, libberingia (shared, static, pkg-config), its header, the manual, what the Tab key offers.
 #
 #   make install PREFIX=$HOME/.local          for oneself, no root needed
 #   make install PREFIX=/usr DESTDIR=stage    for a package
@@ -30,8 +30,19 @@ $(B)/beringia.pc: Makefile install.mk FORCE
 .PHONY: FORCE
 FORCE:
 
+# What the program says of itself: `beringia manual` and `beringia completion`.
+$(B)/told: $(B)/beringia
+	@rm -rf $@ $@.tmp && mkdir -p $@.tmp
+	@$(B)/beringia manual --out $@.tmp/man
+	@$(B)/beringia completion bash > $@.tmp/beringia
+	@$(B)/beringia completion zsh > $@.tmp/_beringia
+	@mv $@.tmp $@
+
+BASH_COMPLETIONS = $(INSTALLED)/share/bash-completion/completions
+ZSH_COMPLETIONS = $(INSTALLED)/share/zsh/site-functions
+
 .PHONY: install uninstall
-install: all $(B)/libberingia.a $(B)/beringia.pc
+install: all $(B)/libberingia.a $(B)/beringia.pc $(B)/told
 	@mkdir -p $(INSTALLED)/bin $(INSTALLED)/include $(INSTALLED_LIB)/pkgconfig \
 	  $(INSTALLED)/share/man/man3 $(INSTALLED)/share/beringia/models
 	install -m 755 $(B)/beringia $(INSTALLED)/bin/beringia
@@ -46,6 +57,13 @@ install: all $(B)/libberingia.a $(B)/beringia.pc
 	install -m 644 man/man3/*.3 $(INSTALLED)/share/man/man3/
 	@cd man/man3 && for page in *.3; do for name in $$(sed -n 's/^\.Nm \([a-z_]*\).*/\1/p' $$page); do \
 	  [ -e $$name.3 ] || echo ".so man3/$$page" > "$(INSTALLED)/share/man/man3/$$name.3"; done; done
+	@mkdir -p $(INSTALLED)/share/man/man1 $(INSTALLED)/share/man/man5 $(INSTALLED)/share/man/man7 \
+	  $(BASH_COMPLETIONS) $(ZSH_COMPLETIONS)
+	install -m 644 $(B)/told/man/man1/*.1 $(INSTALLED)/share/man/man1/
+	install -m 644 $(B)/told/man/man5/*.5 $(INSTALLED)/share/man/man5/
+	install -m 644 man/man7/*.7 $(INSTALLED)/share/man/man7/
+	install -m 644 $(B)/told/beringia $(BASH_COMPLETIONS)/beringia
+	install -m 644 $(B)/told/_beringia $(ZSH_COMPLETIONS)/_beringia
 	install -m 644 share/models/*.json $(INSTALLED)/share/beringia/models/
 	@mkdir -p $(INSTALLED)/share/beringia/prometheus $(INSTALLED)/share/beringia/grafana
 	install -m 644 share/prometheus/alerts.yml $(INSTALLED)/share/beringia/prometheus/
@@ -54,7 +72,9 @@ install: all $(B)/libberingia.a $(B)/beringia.pc
 uninstall:
 	rm -f $(INSTALLED)/bin/beringia $(INSTALLED)/include/beringia.h $(INSTALLED_LIB)/libberingia.* \
 	  $(INSTALLED_LIB)/pkgconfig/beringia.pc $(INSTALLED)/share/man/man3/brg_*.3 \
-	  $(INSTALLED)/share/man/man3/libberingia.3
+	  $(INSTALLED)/share/man/man3/libberingia.3 $(INSTALLED)/share/man/man1/beringia.1 \
+	  $(INSTALLED)/share/man/man1/beringia-*.1 $(INSTALLED)/share/man/man5/beringia-*.5 \
+	  $(INSTALLED)/share/man/man7/beringia.7 $(BASH_COMPLETIONS)/beringia $(ZSH_COMPLETIONS)/_beringia
 	rm -rf $(INSTALLED)/share/beringia $(INSTALLED)/lib/beringia
 
 # PyTorch is large: its tests install Debian's python3-torch themselves, and are no part of `make test`.

@@ -83,5 +83,7 @@ enum brg_status config_fail(const struct config *c, const char *section, const c
 
 /* The effective configuration as YAML with comments; reading it back gives the same values. */
 void config_print(const struct config *c, struct buf *out);
+/* "duration, 10ms to 1h, default 10s": what a key takes, for a manual. */
+void config_key_describe(const struct config_key *k, struct buf *out);
 
 #endif

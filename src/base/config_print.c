@@ -104,3 +104,49 @@ void config_print(const struct config *c, struct buf *out) {
         }
     }
 }
+
+/* A bound in the key's own unit; of texts and lists it counts bytes or entries. */
+static void put_bound(struct buf *out, const struct config_key *k, double v) {
+    if (k->type == CONFIG_DURATION)
+        put_duration(out, (uint64_t)v);
+    else if (k->type == CONFIG_BYTES)
+        put_bytes(out, (uint64_t)v);
+    else
+        put_f64(out, v);
+}
+
+static void put_bounds(struct buf *out, const struct config_key *k) {
+    bool text = k->type == CONFIG_STRING, counts = text || k->type == CONFIG_STRINGS;
+    const char *unit = text ? " bytes" : counts ? " entries" : "";
+    if (k->type == CONFIG_BOOL || k->type == CONFIG_ENUM || (k->min == 0 && k->max == 0)) return;
+    buf_printf(out, ", ");
+    if (k->max <= k->min) {
+        buf_printf(out, "at least ");
+        put_bound(out, k, k->min);
+    } else if (counts) {
+        buf_printf(out, "at most ");
+        put_bound(out, k, k->max);
+    } else {
+        put_bound(out, k, k->min);
+        buf_printf(out, " to ");
+        put_bound(out, k, k->max);
+    }
+    buf_printf(out, "%s", unit);
+}
+
+void config_key_describe(const struct config_key *k, struct buf *out) {
+    static const char *const words[] = {
+        [CONFIG_BOOL] = "true or false", [CONFIG_U64] = "whole number",
+        [CONFIG_F64] = "number",         [CONFIG_DURATION] = "duration",
+        [CONFIG_BYTES] = "size",         [CONFIG_STRING] = "text",
+        [CONFIG_ENUM] = "one of ",       [CONFIG_STRINGS] = "list of texts",
+    };
+    buf_printf(out, "%s", words[k->type]);
+    for (size_t i = 0; k->type == CONFIG_ENUM && k->choices[i] != NULL; i++)
+        buf_printf(out, "%s%s", i > 0 ? ", " : "", k->choices[i]);
+    put_bounds(out, k);
+    if (k->def == NULL)
+        buf_printf(out, "; must be given");
+    else
+        buf_printf(out, "; default %s", k->def[0] != '\0' ? k->def : "empty");
+}

@@ -32,6 +32,16 @@ int cmd_export(int argc, char **argv);
 int cmd_project(int argc, char **argv);
 int cmd_sim(int argc, char **argv); /* sim/cmd_sim.c */
 
+struct cli_command {
+    const char *name, *help; /* half a sentence */
+    int (*run)(int argc, char **argv);
+};
+/* Those that speak of all commands are given the table of main.c. */
+int cli_completion(int argc, char **argv, const struct cli_command *all, size_t count);
+int cli_manual(int argc, char **argv, const struct cli_command *all, size_t count);
+/* What `beringia NAME [WORD] --help` prints; word may be NULL. Moves standard output while it looks. */
+void cli_help_of(const struct cli_command *c, const char *word, struct buf *out);
+
 /* "beringia NAME: text" to standard error; gives the exit status. */
 int cli_fail(const char *name, const struct err *e);
 /* E_USAGE: "beringia NAME: what value; see beringia NAME --help". */

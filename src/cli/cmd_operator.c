@@ -38,13 +38,14 @@ static const char QUARANTINE_HELP[] =
     "beringia quarantine - positions whose leases ended by a crash too often\n"
     "\n"
     "  beringia quarantine RUN|URL [--list]\n"
-    "  beringia quarantine RUN|URL --return EPOCH:START+COUNT\n"
-    "  beringia quarantine RUN|URL --skip EPOCH:START+COUNT [--reason TEXT]\n"
+    "  beringia quarantine RUN|URL --return RANGE\n"
+    "  beringia quarantine RUN|URL --skip RANGE [--reason TEXT]\n"
     "\n"
-    "  --list    which ranges, one a line, in the form that the others take\n"
-    "  --return  give them out again: the sites were at fault, and are mended\n"
-    "  --skip    leave them out of this epoch for good: the data are at fault; the audit shows it\n"
-    "  --reason  at most 23 bytes, recorded with the skip (default: operator)\n";
+    "  --list          which ranges, one a line, as EPOCH:START+COUNT\n"
+    "  --return RANGE  give them out again: the sites were at fault, and are mended\n"
+    "  --skip RANGE    leave them out of this epoch for good: the data are at fault; the audit "
+    "shows it\n"
+    "  --reason TEXT   at most 23 bytes, recorded with the skip (default: operator)\n";
 static const char DRAIN_HELP[] = "beringia drain - ask all sites to hand in and leave\n"
                                  "\n"
                                  "  beringia drain RUN|URL [--off]\n";

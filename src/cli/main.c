@@ -5,18 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/version.h"
 #include "cli/cli.h"
 
-#ifndef BERINGIA_VERSION
-#define BERINGIA_VERSION "0.1.0"
-#endif
+static int cmd_completion(int argc, char **argv);
+static int cmd_manual(int argc, char **argv);
 
-struct command {
-    const char *name, *help;
-    int (*run)(int argc, char **argv);
-};
-
-static const struct command commands[] = {
+static const struct cli_command commands[] = {
     {"tokenizer", "learn a tokenizer from text", cmd_tokenizer},
     {"pack", "turn text into the shards that a run trains on", cmd_pack},
     {"init", "make a run: settings, model, version 0", cmd_init},
@@ -42,7 +37,17 @@ static const struct command commands[] = {
     {"export", "write a model for other programs: safetensors, GGUF", cmd_export},
     {"project", "time to target under policies of placement, in drawn queues", cmd_project},
     {"sim", "the protocol in virtual time, with faults", cmd_sim},
+    {"completion", "for bash and zsh: what the Tab key offers", cmd_completion},
+    {"manual", "these texts as pages for man", cmd_manual},
 };
+
+static int cmd_completion(int argc, char **argv) {
+    return cli_completion(argc, argv, commands, ARRAY_COUNT(commands));
+}
+
+static int cmd_manual(int argc, char **argv) {
+    return cli_manual(argc, argv, commands, ARRAY_COUNT(commands));
+}
 
 static void help(FILE *to) {
     fprintf(to, "beringia - one language model, trained on many machines that come and go\n"

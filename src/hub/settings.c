@@ -125,6 +125,11 @@ void run_settings_declare(struct config *c) {
     config_declare(c, keys, ARRAY_COUNT(keys));
 }
 
+const struct config_key *run_settings_keys(size_t *out_count) {
+    *out_count = ARRAY_COUNT(keys);
+    return keys;
+}
+
 static void take_rounds(const struct config *c, struct hub_settings *s) {
     s->steps = config_u64(c, "outer", "steps");
     s->quorum = (uint32_t)config_u64(c, "outer", "quorum");

@@ -38,6 +38,7 @@ struct run_settings {
 };
 /* Declares every key of run.yaml. */
 void run_settings_declare(struct config *c);
+const struct config_key *run_settings_keys(size_t *out_count); /* the same, for the manual */
 /* Takes the values out of a finished config; E_CONFIG where two keys do not fit together. */
 enum brg_status run_settings_take(const struct config *c, const struct run_facts *f,
                                   struct run_settings *out, struct err *e) MUST_USE;

@@ -72,6 +72,11 @@ struct scenario *scenario_create(void) {
     return s;
 }
 
+const struct config_key *scenario_general_keys(size_t *out_count) {
+    *out_count = ARRAY_COUNT(general);
+    return general;
+}
+
 void scenario_destroy(struct scenario *s) {
     if (!s) return;
     for (size_t i = 0; i < SCENARIO_SITES_MAX; i++) swf_fini(&s->traces[i]);

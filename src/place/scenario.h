@@ -19,6 +19,8 @@ struct scenario {
 
 struct scenario *scenario_create(void); /* gives (free with scenario_destroy); all keys declared */
 void scenario_destroy(struct scenario *s);
+/* The keys that are no site's; those of a site are the first SCENARIO_KEYS of `keys`. For the manual. */
+const struct config_key *scenario_general_keys(size_t *out_count);
 /* Reads the file, then sets ("section.key=value") on top, then the traces it names, relative to it. */
 enum brg_status scenario_read(struct scenario *s, const char *path, const char *const *sets,
                               size_t sets_count, struct err *e) MUST_USE;

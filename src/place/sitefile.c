@@ -67,7 +67,7 @@ struct shape_keys {
     struct config_key keys[SHAPE_KEYS];
 };
 
-static void shape_declare(struct config *c, struct shape_keys *k) {
+static void shape_keys_fill(struct shape_keys *k) {
     const struct config_key keys[SHAPE_KEYS] = {
         {k->section, "partition", CONFIG_STRING, .def = "", .max = 63, .help = "partition"},
         {k->section, "account", CONFIG_STRING, .def = "", .max = 63, .help = "account"},
@@ -81,7 +81,24 @@ static void shape_declare(struct config *c, struct shape_keys *k) {
          .help = "of the scheduler, for this shape"},
     };
     memcpy(k->keys, keys, sizeof keys);
+}
+
+static void shape_declare(struct config *c, struct shape_keys *k) {
+    shape_keys_fill(k);
     config_declare(c, k->keys, SHAPE_KEYS);
+}
+
+void sitefile_keys(struct sitefile_keys *out) {
+    struct shape_keys shape = {.section = "shape_NAME"};
+    static_assert(ARRAY_COUNT(fixed_keys) + SHAPE_KEYS <= SITEFILE_KEYS_MAX, "room for all keys");
+    memset(out, 0, sizeof *out);
+    shape_keys_fill(&shape);
+    memcpy(out->section, shape.section, sizeof out->section);
+    memcpy(out->keys, fixed_keys, sizeof fixed_keys);
+    memcpy(out->keys + ARRAY_COUNT(fixed_keys), shape.keys, sizeof shape.keys);
+    out->count = ARRAY_COUNT(fixed_keys) + SHAPE_KEYS;
+    for (size_t i = ARRAY_COUNT(fixed_keys); i < out->count; i++)
+        out->keys[i].section = out->section;
 }
 
 /* Sections that begin a line with "shape_": their names, each once. */

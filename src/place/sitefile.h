@@ -6,7 +6,7 @@
 #ifndef PLACE_SITEFILE_H
 #define PLACE_SITEFILE_H
 
-#include "base/base.h"
+#include "base/config.h"
 #include "place/place.h"
 
 enum { SITE_SHAPES_MAX = 32, SITE_OPTIONS_MAX = 32, SITE_WORD_MAX = 200, SITE_PATH_MAX = 1024 };
@@ -50,6 +50,14 @@ struct place_site {
 /* Reads a text. E_CONFIG names file, line, key, remedy. Pure. Relative paths stay as they are. */
 enum brg_status sitefile_parse(const char *file, const void *text, size_t n, struct place_site *out,
                                struct err *e) MUST_USE;
+/* Every key, those of a shape under the section shape_NAME: for the manual. */
+enum { SITEFILE_KEYS_MAX = 64 };
+struct sitefile_keys {
+    struct config_key keys[SITEFILE_KEYS_MAX];
+    size_t count;
+    char section[64];
+};
+void sitefile_keys(struct sitefile_keys *out);
 /* NULL: the file does not offer it. */
 const struct place_shape *sitefile_shape(const struct place_site *s, const char *name);
 

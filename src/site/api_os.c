@@ -17,6 +17,7 @@
 
 #include "base/guard.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "site/api_os.h"
 #include "site/host_os.h"
 
@@ -137,7 +138,7 @@ static void leave(struct guard *g, const struct host *h) {
 /* ---- About the library ---------------------------------------------------------------------------- */
 
 const char *brg_version(void) {
-    return "0.3.0";
+    return BERINGIA_VERSION;
 }
 
 size_t brg_struct_bytes(const char *name) {
