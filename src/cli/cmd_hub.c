@@ -9,6 +9,7 @@
 
 #include "base/os.h"
 #include "cli/cli.h"
+#include "hub/notify_os.h"
 #include "hub/server.h"
 
 static const char HELP[] =
@@ -30,7 +31,9 @@ static const char HELP[] =
     "(beringia token), or refuses; docs/security.md.\n"
     "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after "
     "any\n"
-    "other end start it again: nothing that was answered is lost.\n";
+    "other end start it again: nothing that was answered is lost. A service manager that sets "
+    "NOTIFY_SOCKET\n"
+    "is told when it serves and that it lives: beringia-hub@.service, docs/install.md.\n";
 
 enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_ROLLBACK, OPT_HELP };
 static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
@@ -77,12 +80,16 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
     struct err e = {0};
     const char *run = o.run_dir;
     char path[OS_PATH_MAX];
+    struct notify manager, alive; /* two, since the tick thread has its own */
     sigset_t stop;
     int sig = 0, lock = -1;
     (void)sigemptyset(&stop);
     (void)sigaddset(&stop, SIGTERM);
     (void)sigaddset(&stop, SIGINT);
     CHECK(pthread_sigmask(SIG_BLOCK, &stop, NULL) == 0);
+    notify_open(&manager);
+    notify_open(&alive);
+    o.alive = &alive;
     enum brg_status st = rebuild_from != NULL ? rebuild(run, rebuild_from, &e) : BRG_OK;
     if (st == BRG_OK && !os_exists(os_path(path, run, "run.json")))
         st = err_set(&e, BRG_E_MISSING,
@@ -95,12 +102,16 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
     if (st == BRG_OK) {
         printf("listening on %s\n", hub_server_url(s));
         (void)fflush(stdout);
+        notify_say(&manager, "READY=1\nSTATUS=serving %.400s at %.400s", run, hub_server_url(s));
         while (sigwait(&stop, &sig) != 0) continue;
+        notify_say(&manager, "STOPPING=1\nSTATUS=stopping in order");
         log_line(LOG_INFO, "hub", "stopping", "signal=%d", sig);
     }
     if (s != NULL) hub_server_close(s);
     if (st == BRG_OK) (void)unlink(os_path(path, run, "hub.json"));
     if (lock >= 0) (void)close(lock);
+    notify_close(&alive);
+    notify_close(&manager);
     return st == BRG_OK ? 0 : cli_fail("hub", &e);
 }
 

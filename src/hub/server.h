@@ -38,6 +38,7 @@ enum brg_status run_rebuild(const char *run_dir, const char *checkpoint, struct 
 
 /* ---- The server ------------------------------------------------------------------------------------ */
 struct hub_server;
+struct notify; /* hub/notify_os.h */
 struct hub_server_options {
     const char *run_dir;
     const char *listen;       /* NULL: as run.yaml says; "host:port", port 0 takes any free one */
@@ -45,6 +46,7 @@ struct hub_server_options {
     bool rollback;            /* goes back to rollback_to before anybody is answered */
     uint64_t rollback_to;
     uint64_t verify_now_bytes; /* a larger head is verified while serving; 0: 256 MiB */
+    struct notify *alive;      /* NULL, or who is told that the machine moves; kept until close */
 };
 /* Locks the run, rebuilds the machine, verifies the head's checkpoint, listens. Starts its threads.
  * E_BUSY: another hub has it; E_PORT; E_JOURNAL, E_CORRUPT: the run's files. */

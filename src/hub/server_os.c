@@ -27,6 +27,7 @@
 
 #include "base/fault.h"
 #include "hub/events_os.h"
+#include "hub/notify_os.h"
 #include "hub/server_os.h"
 
 enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250, CONNECTIONS_MIN = 512 };
@@ -381,6 +382,8 @@ static void *tick_main(void *arg) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     while (s->mode != SERVER_STOPPING) {
         time_ns now = server_now(s);
+        /* Under the lock: who cannot take it cannot serve either, and should not seem alive. */
+        if (s->alive != NULL) notify_alive(s->alive, now);
         s->tick_at = now + (time_ns)TICK_MAX_MS * NS_PER_MS;
         if (s->mode == SERVER_SERVING) {
             time_ns due = hub_expiry(s->hub);
@@ -502,6 +505,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
     struct hub_server *s = mem_alloc(1, sizeof *s);
     init_sync(s);
     s->started = s->times.head_since = os_now();
+    s->alive = o->alive;
     enum brg_status st = run_dir_load(o->run_dir, &s->dir, e);
     if (st == BRG_OK) st = open_state(s, o, e);
     if (st == BRG_OK) {

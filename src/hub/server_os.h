@@ -86,6 +86,7 @@ struct hub_server {
     } theta_max[4]; /* of the last bases asked for */
     uint32_t theta_max_next;
     struct server_times times;
+    struct notify *alive; /* of the tick thread, once that runs; NULL: nobody asks */
 };
 
 enum step_result { STEP_DONE = 0, STEP_FULL = 1, STEP_STOPPING = 2 };
