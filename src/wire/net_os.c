@@ -137,6 +137,25 @@ bool net_headers_begin(const struct net_identity *id, struct curl_slist **out) {
 
 /* ---- TLS ---------------------------------------------------------------------------------------- */
 
+/* Where distributions keep the CAs that everybody trusts: libcurl knows the one of the system that it was built for,
+ * and a program that was carried to another must look for itself. NULL: libcurl's own is there, or none is. */
+static const char *ca_elsewhere(void) {
+    static const char *const places[] = {
+        "/etc/ssl/certs/ca-certificates.crt", /* Debian, Ubuntu */
+        "/etc/pki/tls/certs/ca-bundle.crt",   /* Red Hat and its like */
+        "/etc/ssl/ca-bundle.pem",             /* SUSE */
+        "/etc/ssl/cert.pem",
+    };
+    const curl_version_info_data *v = curl_version_info(CURLVERSION_NOW);
+    bool knows = v->age >= CURLVERSION_SEVENTH;
+    if (!knows || (v->cainfo != NULL && access(v->cainfo, R_OK) == 0) ||
+        (v->capath != NULL && access(v->capath, R_OK) == 0))
+        return NULL;
+    for (size_t i = 0; i < ARRAY_COUNT(places); i++)
+        if (access(places[i], R_OK) == 0) return places[i];
+    return NULL;
+}
+
 void net_curl_secure(CURL *h, const struct net_identity *id) {
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, 0L); /* a token goes where it was meant to go */
@@ -145,8 +164,9 @@ void net_curl_secure(CURL *h, const struct net_identity *id) {
     curl_easy_setopt(h, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     curl_easy_setopt(h, CURLOPT_HEADEROPT, (long)CURLHEADER_SEPARATE); /* none for a proxy */
     if (id->local) curl_easy_setopt(h, CURLOPT_NOPROXY, "*");
-    if (id->ca[0] == '\0') return;
-    curl_easy_setopt(h, CURLOPT_CAINFO, id->ca);
+    const char *ca = id->ca[0] != '\0' ? id->ca : ca_elsewhere();
+    if (ca == NULL) return;
+    curl_easy_setopt(h, CURLOPT_CAINFO, ca);
     curl_easy_setopt(h, CURLOPT_CAPATH, NULL);
 }
 
