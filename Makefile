@@ -114,6 +114,7 @@ $(B)/libberingia.so: $(LIBRARY_OBJECTS) src/site/exports.map
 	  -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@ && ln -sf libberingia.so $(B)/libberingia.so.$(LIBRARY_SONAME)
 
 include install.mk
+include packaging/packaging.mk
 
 # What speaks MPI is a file of its own, built with the mpicc of the place (Cray: MPICC=cc) and loaded
 # when the program is started by an MPI launcher; without an mpicc it is left out. docs/mpi.md
@@ -384,6 +385,9 @@ help:
 	@echo "make bench-quality [QUICK=1 RESULTS=DIR ARGS=...]  perplexity over sites beside central runs; docs/quality.md"
 	@echo "make bench-round [QUICK=1 ARGS=...]  what a round costs over a wide-area link, at full size"
 	@echo "make install [PREFIX=/usr/local DESTDIR=]   program, libberingia, manual, completions; uninstall"
+	@echo "make tarball          everything but glibc in one file, for sites without root; docs/install.md"
+	@echo "make deb              Debian packages, with the hub as a service; docs/install.md"
+	@echo "make test-package [T=name]   installs all of these in bare systems and trains there (root; debootstrap)"
 	@echo "make test-python [T=name]    the Python binding and PyTorch, with Debian's python3-torch"
 	@echo "make test-torch2 [T=name]    the same with PyTorch 2.6 (Debian 13's, unpacked in build/), and FSDP"
 	@echo "make bench-project    time to target under policies of placement; docs/placement.md"
