@@ -149,8 +149,8 @@ class Booted:
 
     def find(self):
         self.alive()
-        done = run(["pgrep", "-P", str(self.process.pid)])
-        self.pid = done.stdout.split()[0] if done.stdout.split() else None
+        # nspawn's first child is not yet the system's first process.
+        self.pid = next(iter(run(["pgrep", "-x", "-P", str(self.process.pid), "systemd"]).stdout.split()), None)
         return self.pid is not None
 
     def alive(self):
@@ -159,7 +159,7 @@ class Booted:
             raise Failure(f"systemd-nspawn ended with {self.process.returncode}:\n{self.log.read()[-2500:]}")
 
     def words(self, script):
-        return ["nsenter", "--target", self.pid, "--all", "--root", "--wd=/root", "env", "-i",
+        return ["nsenter", "--target", self.pid, "--all", "--root", "env", "-i",
                 "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=dumb", "LANG=C.UTF-8", "SYSTEMD_PAGER=",
                 "bash", "-eu", "-o", "pipefail", "-c", f"cd /root; {script}"]
 
