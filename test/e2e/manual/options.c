@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int getopt_long(int argc, char *const *argv, const char *shorts, const struct option *longs, int *index) {
+int getopt_long(int argc, char *const *argv, const char *shorts, const struct option *longs,
+                int *index) {
     (void)argc, (void)argv, (void)shorts, (void)index;
     for (; longs->name != NULL; longs++) printf("%s %d\n", longs->name, longs->has_arg);
     fflush(stdout);
