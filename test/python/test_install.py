@@ -44,7 +44,7 @@ def pip_installs_from_the_source_tree(keep):
     say("install_brings_its_library_along", code == 0 and text.startswith(venv) and "libberingia.so.0" in text, text)
     code, text = call(python, "-m", "pip", "show", "-f", "beringia", env=NO_NETWORK)
     say("install_pip_knows_its_files", code == 0 and "beringia/torch.py" in text and "beringia/_sharded.py" in text, text)
-    c = begin("installed", kit.pack(60000))
+    c = begin("installed", kit.pack(110000))
     keep(c)
     here = os.path.join(kit.ROOT, "examples", "pytorch")
     start(c, "j", kit.TINY, c.data, script=os.path.join(here, "joined.py"), python=python,
