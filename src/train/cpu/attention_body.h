@@ -10,16 +10,21 @@
  * Key blocks are the outer loop, then the query heads of the group, then query blocks: each sum runs
  * in this order on one thread.
  *
- * Query i sees keys 0..i. Rows of a tile past the last query hold leftovers; they are never summed. */
+ * Query i sees keys 0..i. What the mask hides is left out by tiles of registers: with diag = the block's
+ * first query - its first key, row r has weights on keys below diag + r + 1 and zeros from there on, so a
+ * sum over keys may end there and a sum over rows may begin where a key is first seen. Rows of a tile
+ * past the last query hold leftovers; they are never summed. */
 #ifndef TRAIN_ATTENTION_BODY_H
 #define TRAIN_ATTENTION_BODY_H
 
 #include "train/cpu/elementwise_body.h"
 #include "train/cpu/matmul_body.h"
 
-enum { BQ = ATTN_BQ, BK = ATTN_BK, TILE = (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + KERNEL_MR_MAX) };
-static_assert(ATTN_BQ % MR == 0, "a query block is whole tiles");
-static_assert(ATTN_BK % NR == 0, "a key block is whole panels");
+enum { BQ = ATTN_BQ, BK = ATTN_BK, BACK_BK = ATTN_BACK_BK };
+enum { BACK_TILE = (BQ + KERNEL_MR_MAX) * (BACK_BK + KERNEL_MR_MAX) };
+static_assert(BQ % MR == 0, "a query block is whole tiles");
+static_assert(BK % NR == 0 && BACK_BK % NR == 0, "a key block is whole panels");
+static_assert(BK % BQ == 0, "so diag is never negative forward");
 
 static void k_attn_pack(const struct attn_work *w, uint32_t bkv, bool backward) {
     const struct attn *a = &w->s;
@@ -28,21 +33,54 @@ static void k_attn_pack(const struct attn_work *w, uint32_t bkv, bool backward) 
     if (backward) k_pack_b(w->vt + (size_t)bkv * Tp * a->D, a->v + off, 1, a->Dp, a->D, a->T);
 }
 
-/* s[m][BK] = q[m][Dp] kt; kt packed by panels, from key0 on (a multiple of NR). */
-FORCE_INLINE void scores(const struct attn *a, size_t m, size_t keys, const float *q,
-                         const float *kt, size_t key0, float *s) {
+/* s[m][ld] = q[m][Dp] kt, tiles that the mask hides left as they are; kt packed by panels, from key0 on
+ * (a multiple of NR). */
+static void scores(const struct attn *a, size_t m, size_t keys, size_t diag, const float *q,
+                   const float *kt, size_t key0, float *s, size_t ld) {
     for (size_t j = 0; j < keys; j += NR) {
-        for (size_t i = 0; i < m; i += MR) {
+        size_t i = j < diag + MR ? 0 : (j - diag) / MR * MR; /* the first rows that see key j */
+        for (; i < m; i += MR) {
             vf acc[MR][2];
             micro(a->D, q + i * a->Dp, a->Dp, 1, kt + (key0 + j) * a->D, NR, acc);
-            tile_store(acc, s + i * BK + j, BK, false, NULL, 0);
+            tile_store(acc, s + i * ld + j, ld, false, NULL, 0);
         }
     }
 }
 
-/* Scores of a row to weights: rescales the row's output and sum to the new maximum. */
-FORCE_INLINE void softmax_row(float *s, size_t seen, float scale, float *out, size_t Dp, float *top,
-                              float *total) {
+/* c[m][Dp] = (add ? c : 0) + w[m][ld] b[keys][Dp], w zero where masked. c's rows past m may belong to
+ * others, so the last tile is cut. */
+static void weighted(size_t m, size_t keys, size_t diag, size_t Dp, const float *w, size_t ld,
+                     const float *b, float *c, bool add) {
+    for (size_t i = 0; i < m; i += MR) {
+        size_t seen = diag + i + MR < keys ? diag + i + MR : keys;
+        for (size_t j = 0; j < Dp; j += NR) {
+            vf acc[MR][2];
+            float *t = c + i * Dp + j;
+            micro(seen, w + i * ld, ld, 1, b + j, Dp, acc);
+            tile_finish(acc, m - i, NR, t, Dp, add, t, Dp);
+        }
+    }
+}
+
+/* c[keys][Dp] += w[m][ld]' b[m][Dp]: whole tiles of c. */
+static void weighted_back(size_t m, size_t keys, size_t diag, size_t Dp, const float *w, size_t ld,
+                          const float *b, float *c) {
+    for (size_t i = 0; i < keys; i += MR) {
+        size_t r0 = i > diag ? i - diag : 0; /* the first row that sees key i */
+        if (r0 >= m) break;
+        for (size_t j = 0; j < Dp; j += NR) {
+            vf acc[MR][2];
+            float *t = c + i * Dp + j;
+            micro(m - r0, w + r0 * ld + i, 1, ld, b + r0 * Dp + j, Dp, acc);
+            tile_store(acc, t, Dp, true, t, Dp);
+        }
+    }
+}
+
+/* Scores of a row to weights, zeros from `seen` to `keys`; rescales the row's output and sum to the
+ * new maximum. */
+FORCE_INLINE void softmax_row(float *s, size_t seen, size_t keys, float scale, float *out,
+                              size_t Dp, float *top, float *total) {
     vf m4 = vset(s[0]);
     size_t i = 0;
     for (; i + LANES <= seen; i += LANES) m4 = vmax(m4, vload(s + i));
@@ -73,7 +111,7 @@ FORCE_INLINE void softmax_row(float *s, size_t seen, float scale, float *out, si
         i += LANES;
     }
     *total += vsum(sum);
-    for (; i < BK; i += LANES) vstore(s + i, vset(0.0f));
+    for (; i < keys; i += LANES) vstore(s + i, vset(0.0f));
 }
 
 static void k_attn(const struct attn_work *w, uint32_t bh, uint32_t block, float *scratch) {
@@ -83,24 +121,20 @@ static void k_attn(const struct attn_work *w, uint32_t bh, uint32_t block, float
     size_t q0 = (size_t)block * BQ, m = a->T - q0 < BQ ? a->T - q0 : BQ;
     const float *q = a->q + ((size_t)bh * a->T + q0) * Dp, *v = a->v + bkv * a->T * Dp;
     const float *kt = w->kt + bkv * Tp * a->D;
-    float *s = scratch, *o = scratch + TILE, top[BQ], total[BQ];
-    memset(o, 0, BQ * Dp * sizeof(float));
+    float *s = scratch, *o = scratch + (BQ + KERNEL_MR_MAX) * (BK + KERNEL_MR_MAX);
+    float top[BQ], total[BQ];
     for (size_t r = 0; r < m; r++) {
         top[r] = -INFINITY;
         total[r] = 0.0f;
     }
     for (size_t key0 = 0; key0 < q0 + m; key0 += BK) {
-        size_t keys = q0 + m - key0 < BK ? q0 + m - key0 : BK;
-        scores(a, m, keys, q, kt, key0, s);
+        size_t keys = q0 + m - key0 < BK ? q0 + m - key0 : BK, diag = q0 - key0;
+        scores(a, m, keys, diag, q, kt, key0, s, BK);
         for (size_t r = 0; r < m; r++) {
-            if (q0 + r < key0) {
-                memset(s + r * BK, 0, BK * sizeof(float));
-                continue;
-            }
-            size_t seen = q0 + r - key0 + 1 < keys ? q0 + r - key0 + 1 : keys;
-            softmax_row(s + r * BK, seen, a->scale, o + r * Dp, Dp, &top[r], &total[r]);
+            size_t seen = diag + r + 1 < keys ? diag + r + 1 : keys;
+            softmax_row(s + r * BK, seen, keys, a->scale, o + r * Dp, Dp, &top[r], &total[r]);
         }
-        small_nn(m, Dp, keys, s, BK, 1, v + key0 * Dp, Dp, o, Dp, true);
+        weighted(m, keys, diag, Dp, s, BK, v + key0 * Dp, o, key0 > 0);
     }
     for (size_t r = 0; r < m; r++) {
         float *out = a->out + ((b * a->T + q0 + r) * a->heads + h) * a->D, f = 1.0f / total[r];
@@ -117,12 +151,11 @@ static void k_attn_delta(const struct attn_work *w, uint32_t bh) {
         size_t at = ((b * a->T + t) * a->heads + h) * a->D, row = (size_t)bh * a->T + t;
         w->delta[row] = dot(a->dout + at, a->out + at, a->D);
         memcpy(w->dout_hm + row * a->Dp, a->dout + at, a->D * sizeof(float));
-        memset(a->dq + row * a->Dp, 0, a->Dp * sizeof(float));
     }
 }
 
-/* p: scores to weights; ds: from dP to dS. Masked places become 0 in both. */
-FORCE_INLINE void weights_row(float *p, float *ds, size_t seen, float scale, float lse,
+/* p: scores to weights; ds: from dP to dS. Masked places up to `keys` become 0 in both. */
+FORCE_INLINE void weights_row(float *p, float *ds, size_t seen, size_t keys, float scale, float lse,
                               float delta) {
     vf vs = vset(scale), vl = vset(lse), vdelta = vset(delta), zero = vset(0.0f);
     size_t i = 0;
@@ -133,29 +166,14 @@ FORCE_INLINE void weights_row(float *p, float *ds, size_t seen, float scale, flo
     }
     if (i < seen) {
         vf w = vexp(vload(p + i) * vs - vl), d = w * (vload(ds + i) - vdelta) * vs;
-        vstore(p + i, zero);
-        vstore(ds + i, zero);
-        vstore_n(p + i, w, seen - i);
-        vstore_n(ds + i, d, seen - i);
+        for (size_t j = seen - i; j < LANES; j++) w[j] = d[j] = 0.0f;
+        vstore(p + i, w);
+        vstore(ds + i, d);
         i += LANES;
     }
-    for (; i < BK; i += LANES) {
+    for (; i < keys; i += LANES) {
         vstore(p + i, zero);
         vstore(ds + i, zero);
-    }
-}
-
-/* dq[m][Dp] += ds[m][keys] k: dq's rows past m belong to another head, so the last tile is cut. */
-FORCE_INLINE void query_grad(const struct attn *a, size_t m, size_t keys, const float *ds,
-                             const float *k, float *dq) {
-    size_t Dp = a->Dp;
-    for (size_t j = 0; j < Dp; j += NR) {
-        for (size_t i = 0; i < m; i += MR) {
-            vf acc[MR][2];
-            micro(keys, ds + i * BK, BK, 1, k + j, Dp, acc);
-            float *t = dq + i * Dp + j;
-            tile_finish(acc, m - i, NR, t, Dp, true, t, Dp);
-        }
     }
 }
 
@@ -165,25 +183,26 @@ static void k_attn_back(const struct attn_work *w, uint32_t bkv, float *scratch)
     size_t Tp = (T + NR - 1) / NR * NR, head0 = b * a->heads + bkv % a->kv_heads * group;
     const float *k = a->k + (size_t)bkv * T * Dp;
     const float *kt = w->kt + (size_t)bkv * Tp * a->D, *vt = w->vt + (size_t)bkv * Tp * a->D;
-    size_t side = (BK + KERNEL_MR_MAX) * Dp;
-    float *p = scratch, *ds = scratch + TILE, *dk = scratch + 2 * TILE, *dv = dk + side;
-    for (size_t key0 = 0; key0 < T; key0 += BK) {
-        size_t keys = T - key0 < BK ? T - key0 : BK;
+    size_t side = (BACK_BK + KERNEL_MR_MAX) * Dp;
+    float *p = scratch, *ds = p + BACK_TILE, *dk = ds + BACK_TILE, *dv = dk + side;
+    for (size_t key0 = 0; key0 < T; key0 += BACK_BK) {
+        size_t keys = T - key0 < BACK_BK ? T - key0 : BACK_BK;
         memset(dk, 0, 2 * side * sizeof(float));
         for (size_t h = head0; h < head0 + group; h++) {
-            for (size_t q0 = key0 / BQ * BQ; q0 < T; q0 += BQ) {
-                size_t m = T - q0 < BQ ? T - q0 : BQ, row = h * T + q0;
+            for (size_t q0 = key0; q0 < T; q0 += BQ) {
+                size_t m = T - q0 < BQ ? T - q0 : BQ, row = h * T + q0, diag = q0 - key0;
                 const float *q = a->q + row * Dp, *dout = w->dout_hm + row * Dp;
-                scores(a, m, keys, q, kt, key0, p);
-                scores(a, m, keys, dout, vt, key0, ds);
+                scores(a, m, keys, diag, q, kt, key0, p, BACK_BK);
+                scores(a, m, keys, diag, dout, vt, key0, ds, BACK_BK);
                 for (size_t r = 0; r < m; r++) {
-                    size_t seen = q0 + r < key0 ? 0 : q0 + r - key0 + 1;
-                    weights_row(p + r * BK, ds + r * BK, seen < keys ? seen : keys, a->scale,
-                                a->lse[row + r], w->delta[row + r]);
+                    size_t seen = diag + r + 1;
+                    weights_row(p + r * BACK_BK, ds + r * BACK_BK, seen < keys ? seen : keys, keys,
+                                a->scale, a->lse[row + r], w->delta[row + r]);
                 }
-                small_nn(keys, Dp, m, p, 1, BK, dout, Dp, dv, Dp, true);
-                small_nn(keys, Dp, m, ds, 1, BK, q, Dp, dk, Dp, true);
-                query_grad(a, m, keys, ds, k + key0 * Dp, a->dq + row * Dp);
+                weighted_back(m, keys, diag, Dp, p, BACK_BK, dout, dv);
+                weighted_back(m, keys, diag, Dp, ds, BACK_BK, q, dk);
+                /* the first block of keys is seen by every row, and writes it */
+                weighted(m, keys, diag, Dp, ds, BACK_BK, k + key0 * Dp, a->dq + row * Dp, key0 > 0);
             }
         }
         memcpy(a->dk + ((size_t)bkv * T + key0) * Dp, dk, keys * Dp * sizeof(float));

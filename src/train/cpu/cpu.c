@@ -68,8 +68,8 @@ static double plan(struct cpu *c, const struct device_limits *l, float *base) {
 
 static double cpu_workspace(struct device *d, const struct device_limits *l) {
     struct cpu *c = cpu_of(d);
-    size_t side = (ATTN_BK + KERNEL_MR_MAX) * (size_t)device_pad(d, l->D);
-    c->scratch_count = ATTN_SCRATCH + 3 * side;
+    size_t side = (ATTN_BACK_BK + KERNEL_MR_MAX) * (size_t)device_pad(d, l->D);
+    c->scratch_count = ATTN_SCRATCH + 2 * side;
     return plan(c, l, NULL);
 }
 

@@ -13,7 +13,9 @@
 
 #include "train/device.h"
 
-enum { KERNEL_MR_MAX = 12, KERNEL_NR_MAX = 32, ATTN_BQ = 48, ATTN_BK = 64 };
+enum { KERNEL_MR_MAX = 12, KERNEL_NR_MAX = 32 };
+/* Blocks of queries, and of keys forward and backward. */
+enum { ATTN_BQ = 48, ATTN_BK = 192, ATTN_BACK_BK = 64 };
 
 /* An attention and its scratch. */
 struct attn_work {
@@ -21,7 +23,10 @@ struct attn_work {
     float *kt, *vt;         /* [B][kv_heads][Tp*D] packed transposes, Tp = T rounded up to nr */
     float *dout_hm, *delta; /* hm; [B][heads][T]: dot of dout and out */
 };
-enum { ATTN_SCRATCH = 4 * (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + KERNEL_MR_MAX) };
+/* Tiles of scores: one forward, two backward. */
+enum {
+    ATTN_SCRATCH = (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + 2 * ATTN_BACK_BK + 3 * KERNEL_MR_MAX)
+};
 
 /* Matrix product, one block. Panels: A as [ceil(m/mr)][k][mr], B as [ceil(n/nr)][k][nr], zero padded, k
  * rounded up to kstep; the inside of a panel is the flavour's own business. */
@@ -60,7 +65,7 @@ struct kernels {
     void (*swiglu)(float *act, const float *gu, size_t rows, size_t F);
     void (*swiglu_back)(float *gu, float *dact, size_t rows, size_t F);
     /* Attention: pack of one (b, kv head); one query block; then backward: one (b, head) of delta and
-     * one (b, kv head) of the rest. scratch[ATTN_SCRATCH + 3*(ATTN_BK+KERNEL_MR_MAX)*Dp]. */
+     * one (b, kv head) of the rest. scratch[ATTN_SCRATCH + 2*(ATTN_BACK_BK+KERNEL_MR_MAX)*Dp]. */
     void (*attn_pack)(const struct attn_work *a, uint32_t bkv, bool backward);
     void (*attn)(const struct attn_work *a, uint32_t bh, uint32_t block, float *scratch);
     void (*attn_delta)(const struct attn_work *a, uint32_t bh);

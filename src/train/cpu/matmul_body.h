@@ -102,24 +102,6 @@ static void k_block(size_t m, size_t n, size_t k, const float *a, size_t lda, co
     }
 }
 
-/* Small products on dense row-major blocks in the caller's scratch (attention): whole tiles only,
- * rows and columns past m and n are read and, up to the next whole tile, written.
- * c[m][ldc] = (add_c ? c : 0) + a[m][lda] b[k][ldb], b row-major. */
-static void small_nn(size_t m, size_t n, size_t k, const float *a, size_t rs, size_t cs,
-                     const float *b, size_t ldb, float *c, size_t ldc, bool add_c) {
-    for (size_t j = 0; j < n; j += NR) {
-        for (size_t i = 0; i < m; i += MR) {
-            vf acc[MR][2];
-            if (cs == 1)
-                micro(k, a + i * rs, rs, 1, b + j, ldb, acc);
-            else
-                micro(k, a + i, 1, cs, b + j, ldb, acc);
-            float *t = c + i * ldc + j;
-            tile_store(acc, t, ldc, add_c, t, ldc);
-        }
-    }
-}
-
 typedef float v4 __attribute__((vector_size(16)));
 typedef float v4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
 

@@ -106,23 +106,54 @@ FORCE_INLINE vf vsqrt(vf a) {
 #endif
 }
 
-/* Sum of the lanes in pairs: a fixed order. */
+/* Sum and maximum of the lanes: halves are folded onto each other, a fixed order. */
+#if LANES > 4
+FORCE_INLINE __m128 vfold_add(__m256 x) {
+    return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+}
+
+FORCE_INLINE __m128 vfold_max(__m256 x) {
+    return _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+}
+#if LANES == 16
+FORCE_INLINE __m256 vlow(vf x) {
+    return _mm512_castps512_ps256((__m512)x);
+}
+
+FORCE_INLINE __m256 vhigh(vf x) {
+    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)x), 1));
+}
+#endif
+
 FORCE_INLINE float vsum(vf x) {
-    float v[LANES];
-    memcpy(v, &x, sizeof x);
-#pragma GCC unroll 4
-    for (size_t w = LANES / 2; w > 0; w /= 2)
-        for (size_t i = 0; i < w; i++) v[i] += v[i + w];
-    return v[0];
+#if LANES == 16
+    __m128 v = vfold_add(_mm256_add_ps(vlow(x), vhigh(x)));
+#else
+    __m128 v = vfold_add((__m256)x);
+#endif
+    v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
 }
 
 FORCE_INLINE float vmax_lane(vf x) {
-    float v[LANES], m;
-    memcpy(v, &x, sizeof x);
-    m = v[0];
-    for (size_t i = 1; i < LANES; i++) m = v[i] > m ? v[i] : m;
-    return m;
+#if LANES == 16
+    __m128 v = vfold_max(_mm256_max_ps(vlow(x), vhigh(x)));
+#else
+    __m128 v = vfold_max((__m256)x);
+#endif
+    v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)));
 }
+#else
+FORCE_INLINE float vsum(vf x) {
+    return (x[0] + x[2]) + (x[1] + x[3]);
+}
+
+FORCE_INLINE float vmax_lane(vf x) {
+    float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+    return a > b ? a : b;
+}
+#endif
 
 /* e^x, relative error below 2e-7; 0 under -87.3, held at e^88 above; not-a-number passes through.
  * x = n ln2 + r with ln2 in two parts, then the Taylor polynomial of degree 7 on |r| <= 0.3466
