@@ -280,6 +280,25 @@ enum brg_status config_slot_take(struct config_slot *s, const char *origin, cons
     return BRG_OK;
 }
 
+/* ---- All faults rather than the first -------------------------------------------------------- */
+
+void config_collect(struct config *c, config_fault *tell, void *user) {
+    CHECK(c->faults == NULL);
+    c->faults = mem_alloc(1, sizeof *c->faults);
+    *c->faults = (struct config_faults){.tell = tell, .user = user};
+}
+
+size_t config_faults_count(const struct config *c) {
+    return c->faults != NULL ? c->faults->count : 0;
+}
+
+bool config_fault_told(const struct config *c, const struct err *e) {
+    if (c->faults == NULL) return false;
+    c->faults->count++;
+    c->faults->tell(c->faults->user, e);
+    return true;
+}
+
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 struct config *config_create(void) {
@@ -289,6 +308,7 @@ struct config *config_create(void) {
 void config_destroy(struct config *c) {
     if (!c) return;
     for (size_t i = 0; i < c->slots_count; i++) slot_clear(&c->slots[i]);
+    mem_free(c->faults);
     mem_free(c->file);
     mem_free(c);
 }
@@ -333,14 +353,17 @@ enum brg_status config_set(struct config *c, const char *assignment, struct err 
 }
 
 enum brg_status config_finish(struct config *c, struct err *e) {
+    enum brg_status status = BRG_OK;
     for (size_t i = 0; i < c->slots_count; i++) {
         const struct config_key *k = c->slots[i].key;
-        if (c->slots[i].has_value) continue;
-        return err_set(e, BRG_E_CONFIG, "%s: %s.%s: must be given (%s); add it below \"%s:\"",
-                       c->file ? c->file : "configuration", k->section, k->name,
-                       k->help ? k->help : type_words[k->type], k->section);
+        if (c->slots[i].has_value || c->slots[i].faulty) continue;
+        struct err own = {0}, *to = status == BRG_OK && e != NULL ? e : &own;
+        status = err_set(to, BRG_E_CONFIG, "%s: %s.%s: must be given (%s); add it below \"%s:\"",
+                         c->file ? c->file : "configuration", k->section, k->name,
+                         k->help ? k->help : type_words[k->type], k->section);
+        if (!config_fault_told(c, to)) break;
     }
-    return BRG_OK;
+    return status;
 }
 
 enum brg_status config_fail(const struct config *c, const char *section, const char *name,
@@ -351,8 +374,10 @@ enum brg_status config_fail(const struct config *c, const char *section, const c
     va_start(args, fmt);
     (void)vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return err_set(e, BRG_E_CONFIG, "%s: %s.%s: %s", s->origin ? s->origin : "not given", section,
-                   name, text);
+    struct err own = {0}, *to = e != NULL ? e : &own;
+    enum brg_status status = err_set(to, BRG_E_CONFIG, "%s: %s.%s: %s",
+                                     s->origin ? s->origin : "not given", section, name, text);
+    return config_fault_told(c, to) ? BRG_OK : status;
 }
 
 /* ---- Getting --------------------------------------------------------------------------------- */

@@ -53,6 +53,14 @@ void config_destroy(struct config *c);
 /* Keeps keys until c is destroyed. A wrong table (a key twice, a default out of bounds) is a CHECK. */
 void config_declare(struct config *c, const struct config_key *keys, size_t keys_count);
 
+/* For a look at a file as a whole: from now on `tell` is told of every fault of config_parse, config_finish and config_fail, rather
+ * than the first one ending it. A key that is refused keeps its old value, and reading goes on with the next one; parse and finish
+ * give E_CONFIG at their end where they told of any, and config_fail gives OK. e is borrowed for the
+ * call. What depends on several keys is worth looking at only where config_faults_count is 0. */
+typedef void config_fault(void *user, const struct err *e);
+void config_collect(struct config *c, config_fault *tell, void *user);
+size_t config_faults_count(const struct config *c);
+
 /* Takes the values of a YAML text; file is its name for the errors. A later call and config_set win
  * over an earlier one; within one text a key stands once. What was taken before a failure stays. */
 enum brg_status config_parse(struct config *c, const char *file, const void *text, size_t n,

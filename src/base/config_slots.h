@@ -10,6 +10,7 @@ enum { CONFIG_NAME_MAX = 63 };
 struct config_slot {
     const struct config_key *key;
     bool has_value, given;
+    bool faulty;           /* it stood there, and was refused: not missing, too (config_collect) */
     unsigned parse_number; /* the config_parse that gave it last: twice within one is an error */
     char *origin;          /* "run.yaml:3:9", "--set", "default" */
     /* The value: number by type in u64 (bool, duration, bytes, enum's index) or f64, text otherwise. */
@@ -20,12 +21,23 @@ struct config_slot {
     size_t list_count;
 };
 
+struct config_faults { /* where all are wanted rather than the first */
+    config_fault *tell;
+    void *user;
+    size_t count;
+};
+
 struct config {
     struct config_slot slots[CONFIG_KEYS_MAX];
     size_t slots_count;
     unsigned parse_number;
     char *file; /* the last one parsed, for what is missing */
+    struct config_faults
+        *faults; /* NULL: the first fault ends it; a pointer, for config_fail takes it as const */
 };
+
+/* Tells a fault where they are collected: true, and the work goes on. */
+bool config_fault_told(const struct config *c, const struct err *e);
 
 /* NULL where no such key is declared. */
 struct config_slot *config_slot_find(struct config *c, const char *section, const char *name);

@@ -29,6 +29,7 @@ struct yaml {
     const char *file, *end;
     struct cursor at;
     struct err *e;
+    bool told; /* what failed has been told already (config_collect) */
 };
 
 enum { ORIGIN_BYTES = 300, SCALAR_BYTES_MAX = 65536, NOTHING_LEFT = -1 };
@@ -339,6 +340,56 @@ static enum brg_status take_list(struct yaml *y, struct config_slot *s, int inde
     return status;
 }
 
+/* ---- Going on after a fault ------------------------------------------------------------------- */
+
+/* Where all faults are wanted (config_collect): tells this one, once. Else gives it back. */
+static enum brg_status tell(struct yaml *y, enum brg_status failed) {
+    if (!y->told && !config_fault_told(y->c, y->e)) return failed;
+    y->told = false;
+    return BRG_OK;
+}
+
+/* After a fault in what began at `start`, indented by `indent`: to the start of the first line behind it that does not
+ * belong to it. What is indented further does, and entries and brackets that close. */
+static enum brg_status go_on(struct yaml *y, enum brg_status failed, struct cursor start,
+                             int indent) {
+    TRY(tell(y, failed));
+    if (y->at.p < start.p) y->at = start;
+    bool here = y->at.p == y->at.line_start &&
+                y->at.line > start.line; /* it ended before this line */
+    for (;; here = false) {
+        while (!here && y->at.p < y->end && *y->at.p != '\n') y->at.p++;
+        if (y->at.p >= y->end) return BRG_OK;
+        if (!here) skip_newline(y);
+        const char *p = y->at.p;
+        int spaces = 0;
+        for (; p < y->end && *p == ' '; p++) spaces++;
+        if (p >= y->end) continue;
+        bool empty = *p == '\n' || *p == '\r' || *p == '#';
+        bool entry = *p == '-' && p + 1 < y->end && is_gap(p[1]) && spaces == indent;
+        if (!empty && spaces <= indent && !entry && *p != ']' && *p != '}') return BRG_OK;
+    }
+}
+
+/* The same within braces, from a key on: behind it, at the comma or the brace. Its line's end is the end of the section:
+ * false. */
+static bool go_on_flow(struct yaml *y, struct cursor start) {
+    int depth = 0;
+    char quote = '\0';
+    for (y->at = start; peek(y, 0) != '\n'; y->at.p++) {
+        char c = peek(y, 0);
+        if (quote != '\0') {
+            if (c == quote) quote = '\0';
+            if (c == '\\' && quote == '"' && peek(y, 1) != '\n') y->at.p++;
+            continue;
+        }
+        if (c == '"' || c == '\'') quote = c;
+        if (depth == 0 && (c == ',' || c == '}')) return true;
+        depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+    }
+    return false;
+}
+
 /* ---- Keys and sections ----------------------------------------------------------------------- */
 
 /* "name:", and the blanks behind it. */
@@ -415,6 +466,7 @@ static enum brg_status read_key(struct yaml *y, const char *section, int indent)
     if (s->parse_number == y->c->parse_number)
         return err_set(y->e, BRG_E_CONFIG, "%s: %s.%s: is given twice (first at %s); remove one",
                        at, section, name, s->origin);
+    s->faulty = y->c->faults != NULL;
     skip_name(y, name);
     if (peek(y, 0) == '{') return two_levels_only(y, s->key);
     bool nothing = peek(y, 0) == '\n' || peek(y, 0) == '#';
@@ -428,6 +480,7 @@ static enum brg_status read_key(struct yaml *y, const char *section, int indent)
     if (!below && !in_flow) TRY(end_of_line(y));
     s->parse_number = y->c->parse_number;
     s->given = true;
+    s->faulty = false;
     return BRG_OK;
 }
 
@@ -437,7 +490,13 @@ static enum brg_status read_flow_section(struct yaml *y, const char *section) {
     for (;;) {
         TRY(skip_flow_space(y));
         if (peek(y, 0) == '}') break;
-        TRY(read_key(y, section, -1));
+        struct cursor start = y->at;
+        enum brg_status s = read_key(y, section, -1);
+        if (s != BRG_OK) {
+            TRY(tell(y, s));
+            y->told = !go_on_flow(y, start);
+            if (y->told) return s;
+        }
         TRY(skip_flow_space(y));
         if (peek(y, 0) == '}') break;
         if (peek(y, 0) != ',') return refuse(y, "a comma or } is wanted here");
@@ -452,16 +511,19 @@ static enum brg_status read_block_section(struct yaml *y, const char *section) {
     int indent = 0;
     for (;;) {
         struct cursor back = y->at;
-        int next_indent;
-        TRY(next_line(y, &next_indent));
-        if (next_indent <= 0) {
+        int next_indent = 0;
+        enum brg_status s = next_line(y, &next_indent);
+        if (s == BRG_OK && next_indent <= 0) {
             y->at = back;
             return BRG_OK;
         }
-        if (indent == 0) indent = next_indent;
-        if (next_indent != indent)
-            return refuse(y, "the keys of a section are indented alike; correct the spaces");
-        TRY(read_key(y, section, indent));
+        struct cursor start = y->at;
+        if (s == BRG_OK && indent == 0) indent = next_indent;
+        if (s == BRG_OK && next_indent != indent)
+            s = refuse(y, "the keys of a section are indented alike; correct the spaces");
+        else if (s == BRG_OK)
+            s = read_key(y, section, indent);
+        if (s != BRG_OK) TRY(go_on(y, s, start, indent));
     }
 }
 
@@ -490,16 +552,20 @@ static enum brg_status read_document(struct yaml *y) {
     AUTO_BUF struct buf seen = {.bytes_max = CONFIG_KEYS_MAX * (CONFIG_NAME_MAX + 2)};
     bool first = true;
     for (;;) {
-        int indent;
-        TRY(next_line(y, &indent));
-        if (indent == NOTHING_LEFT) return BRG_OK;
-        if (indent > 0) return refuse(y, "a section begins in the first column; remove the spaces");
-        if (first && peek(y, 0) == '-' && peek(y, 1) == '-' && peek(y, 2) == '-') {
+        int indent = 0;
+        enum brg_status s = next_line(y, &indent);
+        if (s == BRG_OK && indent == NOTHING_LEFT) return BRG_OK;
+        struct cursor start = y->at;
+        if (s == BRG_OK && indent > 0) {
+            s = refuse(y, "a section begins in the first column; remove the spaces");
+        } else if (s == BRG_OK && first && peek(y, 0) == '-' && peek(y, 1) == '-' &&
+                   peek(y, 2) == '-') {
             y->at.p += 3;
-            TRY(end_of_line(y));
-        } else {
-            TRY(read_section(y, &seen));
+            s = end_of_line(y);
+        } else if (s == BRG_OK) {
+            s = read_section(y, &seen);
         }
+        if (s != BRG_OK) TRY(go_on(y, s, start, 0));
         first = false;
     }
 }
@@ -513,8 +579,16 @@ enum brg_status config_parse(struct config *c, const char *file, const void *tex
     c->file = mem_strdup(file);
     c->parse_number++;
     if (n == 0) return BRG_OK;
+    struct err own = {0};
+    size_t before = config_faults_count(c);
     struct cursor start = {.p = text, .line_start = text, .line = 1};
     struct yaml y = {.c = c, .file = file, .end = start.p + n, .at = start, .e = e};
-    TRY(check_characters(&y));
-    return read_document(&y);
+    if (c->faults != NULL || e == NULL)
+        y.e = &own; /* each fault has its text; the caller's is the first one's */
+    enum brg_status s = check_characters(&y);
+    if (s == BRG_OK) s = read_document(&y);
+    if (s != BRG_OK) s = tell(&y, s);
+    if (s == BRG_OK && config_faults_count(c) > before)
+        s = err_set(e, BRG_E_CONFIG, "%s: %zu faults", file, config_faults_count(c) - before);
+    return s;
 }

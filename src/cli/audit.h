@@ -159,6 +159,9 @@ void audit_walk_order(struct audit *a, struct reader *r);
 void audit_count(struct audit *a);
 
 /* audit_os.c */
+struct sqlite3;
+/* E_JOURNAL where the journal in this database is of a format that this program does not know. */
+enum brg_status audit_format(struct sqlite3 *db, const char *path, struct err *e) MUST_USE;
 enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *e) MUST_USE;
 void audit_files(struct audit *a, const char *run_dir, bool all);
 

@@ -86,6 +86,26 @@ static int open_read_only(const char *path, sqlite3 **db) {
     return sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
 }
 
+/* The numbers of records and their bodies mean something only in the format that is known. */
+enum brg_status audit_format(struct sqlite3 *db, const char *path, struct err *e) {
+    sqlite3_stmt *row = NULL;
+    enum brg_status s = BRG_OK;
+    if (sqlite3_prepare_v2(db, "SELECT value FROM meta WHERE name = 'format'", -1, &row, NULL) !=
+        SQLITE_OK)
+        return err_set(e, BRG_E_JOURNAL, "%s: %s", path, sqlite3_errmsg(db));
+    const unsigned char *value = sqlite3_step(row) == SQLITE_ROW ? sqlite3_column_text(row, 0)
+                                                                 : NULL;
+    if (value == NULL)
+        s = err_set(e, BRG_E_JOURNAL, "%s: says no format; it is no journal of beringia", path);
+    else if (strcmp((const char *)value, "1") != 0)
+        s = err_set(e, BRG_E_JOURNAL,
+                    "%s: is of format %.20s, newer than this program knows (1); use the beringia "
+                    "that wrote it, or a newer one",
+                    path, (const char *)value);
+    (void)sqlite3_finalize(row);
+    return s;
+}
+
 enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *e) {
     char path[OS_PATH_MAX];
     sqlite3 *db = NULL;
@@ -99,6 +119,9 @@ enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *
                     db != NULL ? sqlite3_errmsg(db) : "no memory");
     if (s == BRG_OK) {
         (void)sqlite3_busy_timeout(db, BUSY_WAIT_MS);
+        s = audit_format(db, path, e);
+    }
+    if (s == BRG_OK) {
         s = read_rows(a, db, e);
         if (s != BRG_OK) s = err_prefix(e, "%s", path);
     }

@@ -15,6 +15,9 @@ int cmd_rollback(int argc, char **argv); /* with the next three: cmd_operator.c 
 int cmd_discard(int argc, char **argv);
 int cmd_quarantine(int argc, char **argv);
 int cmd_drain(int argc, char **argv);
+int cmd_backup(int argc, char **argv);
+int cmd_restore(int argc, char **argv); /* cmd_backup.c too */
+int cmd_check(int argc, char **argv);
 int cmd_token(int argc, char **argv);
 int cmd_tls(int argc, char **argv);
 int cmd_doctor(int argc, char **argv);
@@ -48,6 +51,9 @@ int cli_fail(const char *name, const struct err *e);
 int cli_usage(const char *name, const char *what, const char *value);
 /* getopt_long's '?' or ':' for options of `argv`. */
 int cli_bad_option(const char *name, char **argv);
+
+/* What --model names, into out, which it gives: a path, or a name without slash and ".json" in share/models. */
+const char *cli_model_path(const char *model, char out[4096]);
 
 /* Removes a directory that the command began and did not finish, as far as that goes. */
 void cli_remove_tree(const char *path);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "cli/backup.h"
 #include "cli/cli.h"
 #include "hub/notify_os.h"
 #include "hub/server.h"
@@ -96,6 +97,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
                      "%s: is no run directory (there is no run.json); make one with "
                      "`beringia init`",
                      run);
+    if (st == BRG_OK) st = backup_refuse(run, &e);
     if (st == BRG_OK) st = os_lock(os_path(path, run, "lock"), &lock, &e);
     if (st == BRG_OK) st = hub_server_open(&o, &s, &e);
     if (st == BRG_OK) st = write_hub_json(run, s, &e);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/os.h"
+#include "cli/audit.h"
 #include "cli/cli.h"
 #include "hub/record.h"
 #include "wire/json.h"
@@ -327,6 +328,7 @@ static enum brg_status dump(const char *run, uint64_t from, struct err *e) {
                            -1, &row, NULL) != SQLITE_OK)
         s = err_set(e, BRG_E_JOURNAL, "%s: %s", path,
                     db != NULL ? sqlite3_errmsg(db) : "no memory");
+    if (s == BRG_OK) s = audit_format(db, path, e);
     if (s == BRG_OK) (void)sqlite3_bind_int64(row, 1, (int64_t)from);
     while (s == BRG_OK && sqlite3_step(row) == SQLITE_ROW) {
         buf_reset(&b);

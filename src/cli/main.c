@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - beringia COMMAND: finds the command, or says which one was meant. */
+#include <getopt.h>
 #include <locale.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +24,9 @@ static const struct cli_command commands[] = {
     {"rollback", "go back to an older version, or end a hold", cmd_rollback},
     {"discard", "drop a contribution that is not merged yet", cmd_discard},
     {"quarantine", "positions whose leases crashed too often: list, return, skip", cmd_quarantine},
+    {"backup", "a consistent copy of a run, beside its running hub", cmd_backup},
+    {"restore", "make a run of a backup", cmd_restore},
+    {"check", "look at settings, site files and scenarios: all errors at once", cmd_check},
     {"doctor", "will a site work here? route, proxy, TLS, clock, disk, scheduler", cmd_doctor},
     {"tls", "make the hub's certificate and the CA that sites trust", cmd_tls},
     {"token", "who may ask the hub for what: create, list, revoke, rotate", cmd_token},
@@ -100,6 +104,7 @@ static int unknown(const char *name) {
 
 int main(int argc, char **argv) {
     (void)signal(SIGPIPE, SIG_IGN); /* a peer that goes away is a status, not a death */
+    opterr = 0;                     /* each command says itself what is wrong, in one line */
     if (argc < 2) {
         help(stderr);
         return BRG_E_USAGE;

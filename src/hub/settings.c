@@ -197,6 +197,29 @@ static void take_leases(const struct config *c, struct hub_settings *s) {
     s->crashes_max = (uint32_t)config_u64(c, "lease", "crashes_max");
 }
 
+/* Each rule with a TRY of its own: where all faults are collected, config_fail gives OK. */
+static enum brg_status fit_together(const struct config *c, const struct run_settings *r,
+                                    struct err *e) {
+    const struct hub_settings *s = &r->hub;
+    if (s->rule.sum && s->down != 0)
+        TRY(config_fail(c, "outer", "down_codec", e,
+                        "rounds, and outer.average sum is for models that count; want full"));
+    const char *why, *misfit = outer_rule_misfit(&s->rule, &why);
+    if (misfit != NULL) TRY(config_fail(c, "outer", misfit, e, "%s", why));
+    if (s->steps_first > s->steps)
+        TRY(config_fail(c, "outer", "steps_first", e, "is more than outer.steps; want at most %llu",
+                        (unsigned long long)s->steps));
+    if (s->lease_samples_min > s->lease_samples_max)
+        TRY(config_fail(c, "lease", "samples_min", e, "is larger than lease.samples_max"));
+    if (s->heartbeat_ns * 2 > s->ttl_ns)
+        TRY(config_fail(c, "lease", "heartbeat", e,
+                        "is more than half of lease.ttl; one lost heartbeat would cost the lease"));
+    if (s->schedule.tokens_warmup > s->schedule.tokens_total)
+        TRY(config_fail(c, "train", "warmup_tokens", e, "is more than the run's %.0f tokens",
+                        s->schedule.tokens_total));
+    return BRG_OK;
+}
+
 enum brg_status run_settings_take(const struct config *c, const struct run_facts *f,
                                   struct run_settings *out, struct err *e) {
     struct run_settings r;
@@ -214,24 +237,7 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     take_training(c, f, s);
     take_leases(c, s);
     TRY(take_optimizer(c, f, &r, e));
-    if (s->rule.sum && s->down != 0)
-        return config_fail(c, "outer", "down_codec", e,
-                           "rounds, and outer.average sum is for models that count; want full");
-    const char *why, *misfit = outer_rule_misfit(&s->rule, &why);
-    if (misfit != NULL) return config_fail(c, "outer", misfit, e, "%s", why);
-    if (s->steps_first > s->steps)
-        return config_fail(c, "outer", "steps_first", e,
-                           "is more than outer.steps; want at most %llu",
-                           (unsigned long long)s->steps);
-    if (s->lease_samples_min > s->lease_samples_max)
-        return config_fail(c, "lease", "samples_min", e, "is larger than lease.samples_max");
-    if (s->heartbeat_ns * 2 > s->ttl_ns)
-        return config_fail(
-            c, "lease", "heartbeat", e,
-            "is more than half of lease.ttl; one lost heartbeat would cost the lease");
-    if (r.hub.schedule.tokens_warmup > r.hub.schedule.tokens_total)
-        return config_fail(c, "train", "warmup_tokens", e, "is more than the run's %.0f tokens",
-                           r.hub.schedule.tokens_total);
+    TRY(fit_together(c, &r, e));
     s->sites_max = (uint32_t)config_u64(c, "hub", "sites_max");
     s->records_per_snapshot = (uint32_t)config_u64(c, "hub", "snapshot_every");
     s->delta_bytes_max = DELTA_HEADER_BYTES + codec_bytes(CODEC_FP32, f->parameters);
@@ -243,8 +249,8 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     (void)snprintf(r.tls_cert, sizeof r.tls_cert, "%s", config_string(c, "hub", "tls_cert"));
     (void)snprintf(r.tls_key, sizeof r.tls_key, "%s", config_string(c, "hub", "tls_key"));
     if ((r.tls_cert[0] == '\0') != (r.tls_key[0] == '\0'))
-        return config_fail(c, "hub", r.tls_key[0] == '\0' ? "tls_key" : "tls_cert", e,
-                           "is missing: a certificate and its key go together");
+        TRY(config_fail(c, "hub", r.tls_key[0] == '\0' ? "tls_key" : "tls_cert", e,
+                        "is missing: a certificate and its key go together"));
     r.rate = (double)config_u64(c, "hub", "rate");
     r.patience_ns = config_duration(c, "hub", "patience");
     *out = r;

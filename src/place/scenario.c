@@ -108,19 +108,18 @@ static enum brg_status take_shapes(struct scenario *s, const char *section, stru
                                    struct err *e) {
     const struct config *c = s->config;
     double speed = config_f64(c, section, "tokens_per_node_s");
-    if (!(speed > 0)) return config_fail(c, section, "tokens_per_node_s", e, "must be above 0");
+    if (!(speed > 0)) TRY(config_fail(c, section, "tokens_per_node_s", e, "must be above 0"));
     out->shapes_count = (uint32_t)config_strings_count(c, section, "shapes");
     if (out->shapes_count == 0)
-        return config_fail(c, section, "shapes", e, "names no shape; give e.g. [16x12h, 4x4h]");
+        TRY(config_fail(c, section, "shapes", e, "names no shape; give e.g. [16x12h, 4x4h]"));
     for (uint32_t i = 0; i < out->shapes_count; i++) {
         const char *text = config_string_at(c, section, "shapes", i);
         struct plan_shape *h = &out->shapes[i];
         if (!scenario_shape(text, h))
-            return config_fail(
-                c, section, "shapes", e,
-                "\"%.40s\" is no shape; give nodes and a limit of at least a minute, "
-                "as in 16x12h",
-                text);
+            TRY(config_fail(c, section, "shapes", e,
+                            "\"%.40s\" is no shape; give nodes and a limit of at least a minute, "
+                            "as in 16x12h",
+                            text));
         h->tokens_per_s = speed * pow(h->nodes, config_f64(c, section, "scaling"));
     }
     return BRG_OK;

@@ -41,9 +41,9 @@ enum brg_status scenario_read(struct scenario *s, const char *path, const char *
         double nodes = w->trace_nodes > 0 ? w->trace_nodes : w->trace->processors;
         for (uint32_t h = 0; h < f->shapes_count; h++)
             if (f->shapes[h].nodes > nodes)
-                return config_fail(s->config, section, "shapes", e,
-                                   "%s asks for more than the %.0f nodes of the replayed machine",
-                                   f->shapes[h].name, nodes);
+                TRY(config_fail(s->config, section, "shapes", e,
+                                "%s asks for more than the %.0f nodes of the replayed machine",
+                                f->shapes[h].name, nodes));
     }
     return BRG_OK;
 }

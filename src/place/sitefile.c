@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/config.h"
 #include "wire/agent.h"
 
 #define SECOND 1e9
@@ -161,12 +160,12 @@ static enum brg_status options_take(const struct config *c, const char *section,
     for (size_t i = 0; i < count; i++) {
         const char *o = config_string_at(c, section, "options", i);
         if (o[0] != '-' || strlen(o) >= SITE_WORD_MAX || !wire_word_clean(o))
-            return config_fail(c, section, "options", e,
-                               "\"%.60s\": want one option with its value, such as --constraint=x",
-                               o);
-        if (option_ours(o))
-            return config_fail(c, section, "options", e,
-                               "%.60s is given by the agent itself; remove it", o);
+            TRY(config_fail(c, section, "options", e,
+                            "\"%.60s\": want one option with its value, such as --constraint=x",
+                            o));
+        else if (option_ours(o))
+            TRY(config_fail(c, section, "options", e,
+                            "%.60s is given by the agent itself; remove it", o));
         (void)snprintf(out[i], SITE_WORD_MAX, "%s", o);
     }
     *out_count = (uint32_t)count;
@@ -177,7 +176,7 @@ static enum brg_status word_take(const struct config *c, const char *section, co
                                  char *out, size_t cap, struct err *e) {
     const char *v = config_string(c, section, key);
     if (v[0] == '-' || !wire_word_clean(v))
-        return config_fail(c, section, key, e, "want a plain text that begins with no '-'");
+        TRY(config_fail(c, section, key, e, "want a plain text that begins with no '-'"));
     (void)snprintf(out, cap, "%s", v);
     return BRG_OK;
 }
@@ -186,8 +185,8 @@ static enum brg_status shape_take(const struct config *c, const char *section,
                                   struct place_shape *s, struct err *e) {
     (void)snprintf(s->name, sizeof s->name, "%s", section + strlen("shape_"));
     if (!wire_name_valid(s->name))
-        return config_fail(c, section, "time", e,
-                           "%s: the name behind shape_ begins with a letter or digit", section);
+        TRY(config_fail(c, section, "time", e,
+                        "%s: the name behind shape_ begins with a letter or digit", section));
     TRY(word_take(c, section, "partition", s->partition, sizeof s->partition, e));
     TRY(word_take(c, section, "account", s->account, sizeof s->account, e));
     TRY(word_take(c, section, "qos", s->qos, sizeof s->qos, e));
@@ -203,11 +202,11 @@ static enum brg_status shape_take(const struct config *c, const char *section,
 static enum brg_status fixed_take(const struct config *c, struct place_site *s, struct err *e) {
     TRY(word_take(c, "site", "name", s->name, sizeof s->name, e));
     if (!wire_name_valid(s->name))
-        return config_fail(c, "site", "name", e, "want [a-z0-9][a-z0-9_-]*, at most %d bytes",
-                           WIRE_NAME_MAX - 1);
+        TRY(config_fail(c, "site", "name", e, "want [a-z0-9][a-z0-9_-]*, at most %d bytes",
+                        WIRE_NAME_MAX - 1));
     TRY(word_take(c, "site", "hub", s->hub, sizeof s->hub, e));
     if (strncmp(s->hub, "http://", 7) != 0 && strncmp(s->hub, "https://", 8) != 0)
-        return config_fail(c, "site", "hub", e, "want http://HOST:PORT or https://...");
+        TRY(config_fail(c, "site", "hub", e, "want http://HOST:PORT or https://..."));
     TRY(word_take(c, "site", "token", s->token, sizeof s->token, e));
     TRY(word_take(c, "site", "ca", s->ca, sizeof s->ca, e));
     TRY(word_take(c, "site", "state", s->state, sizeof s->state, e));
@@ -232,8 +231,10 @@ static enum brg_status fixed_take(const struct config *c, struct place_site *s, 
 static enum brg_status site_take(struct config *c, const char *file, const void *text, size_t n,
                                  const struct shape_keys *keys, uint32_t shapes,
                                  struct place_site *s, struct err *e) {
-    TRY(config_parse(c, file, text, n, e));
+    enum brg_status parsed = config_parse(c, file, text, n, e);
+    if (parsed != BRG_OK && config_faults_count(c) == 0) return parsed;
     TRY(config_finish(c, e));
+    if (parsed != BRG_OK) return parsed;
     TRY(fixed_take(c, s, e));
     if (shapes == 0)
         return err_set(e, BRG_E_CONFIG,
@@ -244,8 +245,8 @@ static enum brg_status site_take(struct config *c, const char *file, const void 
         if (s->scheduler == PLACE_SLURM) /* which counts in minutes */
             s->shapes[i].time_s = (s->shapes[i].time_s + 59) / 60 * 60;
         if (s->drain_s >= s->shapes[i].time_s && s->drain_s > 0)
-            return config_fail(c, keys[i].section, "time", e,
-                               "the time limit is not longer than job.drain");
+            TRY(config_fail(c, keys[i].section, "time", e,
+                            "the time limit is not longer than job.drain"));
     }
     s->shapes_count = shapes;
     return BRG_OK;
@@ -253,14 +254,22 @@ static enum brg_status site_take(struct config *c, const char *file, const void 
 
 enum brg_status sitefile_parse(const char *file, const void *text, size_t n, struct place_site *out,
                                struct err *e) {
+    return sitefile_check(file, text, n, NULL, NULL, out, e);
+}
+
+enum brg_status sitefile_check(const char *file, const void *text, size_t n, config_fault *tell,
+                               void *user, struct place_site *out, struct err *e) {
     struct shape_keys *keys = mem_alloc(FILE_SHAPES_MAX, sizeof *keys);
     struct place_site *s = mem_alloc(1, sizeof *s);
     struct config *c = config_create();
     uint32_t shapes = 0;
+    if (tell != NULL) config_collect(c, tell, user);
     enum brg_status status = shapes_find(file, text, n, keys, &shapes, e);
     config_declare(c, fixed_keys, ARRAY_COUNT(fixed_keys));
     for (uint32_t i = 0; i < shapes && status == BRG_OK; i++) shape_declare(c, &keys[i]);
     if (status == BRG_OK) status = site_take(c, file, text, n, keys, shapes, s, e);
+    if (status == BRG_OK && config_faults_count(c) > 0)
+        status = err_set(e, BRG_E_CONFIG, "%s: %zu faults", file, config_faults_count(c));
     if (status == BRG_OK) *out = *s;
     config_destroy(c);
     mem_free(keys);

@@ -58,6 +58,10 @@ struct sitefile_keys {
     char section[64];
 };
 void sitefile_keys(struct sitefile_keys *out);
+/* The same, but all faults at once, each told (config_collect); E_CONFIG at the end where there was one. What depends on several
+ * keys is looked at only where every key can be read. */
+enum brg_status sitefile_check(const char *file, const void *text, size_t n, config_fault *tell,
+                               void *user, struct place_site *out, struct err *e) MUST_USE;
 /* NULL: the file does not offer it. */
 const struct place_shape *sitefile_shape(const struct place_site *s, const char *name);
 

@@ -76,8 +76,12 @@ static enum brg_status read_meta(const char *path, struct checkpoint *c, struct 
     const struct tensors *t = &c->table;
     if (!tensors_meta_get(t, "format", text, sizeof text)) return bad_meta(path, "format", e);
     size_t n = strlen(FORMAT);
-    if (strncmp(text, FORMAT, n) != 0 || text[n] < '1' || text[n] > '4' || text[n + 1] != '\0')
-        return bad_meta(path, "format", e);
+    if (strncmp(text, FORMAT, n) != 0) return bad_meta(path, "format", e);
+    if (text[n] < '1' || text[n] > '4' || text[n + 1] != '\0')
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "%s: is of format %s, newer than this program knows (" FORMAT
+                       "4); use the beringia that wrote it, or a newer one",
+                       path, text);
     unsigned form = (unsigned)(text[n] - '1'); /* until the layout is read: which there are */
     c->e_offset = form & 1;
     c->ema_offset = form >> 1;

@@ -202,12 +202,13 @@ static int look_at_format(struct journal *j, struct err *e) {
     if (rc != SQLITE_ROW && rc != SQLITE_DONE) goto fail;
     const unsigned char *value = rc == SQLITE_ROW ? sqlite3_column_text(stmt, 0) : NULL;
     bool known = value != NULL && strcmp((const char *)value, FORMAT) == 0;
-    if (!known) {
+    if (!known && value != NULL)
         err_set(e, BRG_E_JOURNAL,
-                "%s: not a journal of format " FORMAT "; use the version of beringia "
-                "that wrote it",
-                j->path);
-    }
+                "%s: is of format %.20s, newer than this program knows (" FORMAT
+                "); use the beringia that wrote it, or a newer one",
+                j->path, (const char *)value);
+    else if (!known)
+        err_set(e, BRG_E_JOURNAL, "%s: says no format; it is no journal of beringia", j->path);
     sqlite3_finalize(stmt);
     return known ? 1 : -1;
 fail:

@@ -296,6 +296,95 @@ TEST(config_fail_names_the_place_of_the_value) {
     config_destroy(c);
 }
 
+/* ---- All faults at once ------------------------------------------------------------------------- */
+
+struct told {
+    char text[16][400];
+    size_t count;
+};
+
+static void note(void *user, const struct err *e) {
+    struct told *t = user;
+    assert_int_equal(e->status, BRG_E_CONFIG);
+    assert_true(t->count < ARRAY_COUNT(t->text));
+    snprintf(t->text[t->count++], sizeof t->text[0], "%.399s", e->text);
+}
+
+static void all_faults(const char *text, size_t count, const char *const *want) {
+    struct config *c = fresh();
+    struct told t = {0};
+    struct err e = {0};
+    config_collect(c, note, &t);
+    enum brg_status parsed = parse(c, text, &e), finished = config_finish(c, &e);
+    assert_true((parsed != BRG_OK || finished != BRG_OK) == (count > 0));
+    for (size_t i = 0; i < t.count && i < count; i++)
+        if (strncmp(t.text[i], want[i], strlen(want[i])) != 0)
+            fail_msg("fault %zu is \"%s\", not \"%s\"", i, t.text[i], want[i]);
+    assert_int_equal(t.count, count);
+    assert_int_equal(config_faults_count(c), count);
+    config_destroy(c);
+}
+
+TEST(config_collects_every_fault) {
+    static const char *const first[] = {
+        "run.yaml:2:3: hub.prot: unknown key; did you mean hub.port?",
+        "run.yaml:3:13: hub.body_max: \"much\"",
+        "run.yaml:4:8: hub.tls: \"yes\"",
+        "run.yaml:7:1: leese: unknown section",
+        "run.yaml:12:10: outer.sites: the number of entries",
+        "run.yaml: hub.dir: must be given"};
+    all_faults("hub:\n"
+               "  prot: 80\n"
+               "  body_max: much\n"
+               "  tls: yes\n"
+               "  port: 81\n"
+               "\n"
+               "leese:\n"
+               "  ttl: never\n"
+               "    - odd\n"
+               "outer:\n"
+               "  lr: 0.5\n"
+               "  sites: [a, b,\n"
+               "    c, d]\n",
+               ARRAY_COUNT(first), first);
+    static const char *const flow[] = {
+        "run.yaml:1:7: hub.prot: unknown key", "run.yaml:1:21: hub.tls: a text in quotes",
+        "run.yaml:2:14: lease.ttl: \"soon\"", "run.yaml:3:2: a section begins in the first column"};
+    all_faults("hub: {prot: 1, tls: \"x, {y\", dir: d}\n"
+               "lease: {ttl: soon, order: linear}\n"
+               " port: 1\n"
+               "outer: {}\n",
+               ARRAY_COUNT(flow), flow);
+}
+
+TEST(config_goes_on_after_what_it_cannot_read) {
+    static const char *const open[] = {"run.yaml:2:1: a bracket is still open",
+                                       "run.yaml:3:7: outer.lr: \"x\""};
+    static const char *const spaces[] = {"run.yaml:3:4: the keys of a section",
+                                         "run.yaml:4:8: hub.tls", "run.yaml:5:2: a tab",
+                                         "run.yaml:6:13: hub.body_max: 1 is too small"};
+    static const char *const twice[] = {"run.yaml:2:1: hub: is given twice",
+                                        "run.yaml:3:14: lease.ttl: \"9\""};
+    all_faults("hub: {dir: d\nouter:\n  lr: x\n", ARRAY_COUNT(open), open);
+    all_faults("hub:\n  dir: d\n   port: 80\n  tls: no\n\tx: y\n  body_max: 1\n",
+               ARRAY_COUNT(spaces), spaces);
+    all_faults("hub: {dir: d}\nhub: {port: 1}\nlease: {ttl: 9}\n", ARRAY_COUNT(twice), twice);
+}
+
+TEST(config_fail_goes_on_where_faults_are_collected) {
+    struct config *c = fresh();
+    struct told t = {0};
+    struct err e = {0};
+    config_collect(c, note, &t);
+    assert_int_equal(parse(c, "hub: {dir: d}\n", &e), BRG_OK);
+    assert_int_equal(config_finish(c, &e), BRG_OK);
+    assert_int_equal(config_fail(c, "hub", "port", &e, "one"), BRG_OK);
+    assert_int_equal(config_fail(c, "hub", "dir", NULL, "two"), BRG_OK);
+    assert_int_equal(t.count, 2);
+    assert_string_equal(t.text[1], "run.yaml:1:12: hub.dir: two");
+    config_destroy(c);
+}
+
 TEST(config_reads_a_file) {
     struct config *c = fresh();
     struct err e = {0};
@@ -306,6 +395,30 @@ TEST(config_reads_a_file) {
     assert_int_equal(os_write_file_atomic(path, "hub: {port: 9}\n", 15, &e), BRG_OK);
     assert_int_equal(config_read_file(c, path, &e), BRG_OK);
     assert_int_equal(config_u64(c, "hub", "port"), 9);
+    config_destroy(c);
+}
+
+struct first {
+    struct err e;
+    size_t count;
+};
+
+static void keep_first(void *user, const struct err *e) {
+    struct first *f = user;
+    if (f->count++ == 0) f->e = *e;
+}
+
+/* Where one fault ends it, collecting finds that one first; where there is none, none. */
+static void collects_the_same(const char *text, size_t n, enum brg_status status,
+                              const struct err *e) {
+    struct config *c = fresh();
+    struct first f = {0};
+    struct err other = {0};
+    config_collect(c, keep_first, &f);
+    assert_int_equal(config_parse(c, "run.yaml", text, n, &other), status);
+    assert_int_equal(f.count > 0, status != BRG_OK);
+    if (status != BRG_OK) assert_string_equal(f.e.text, e->text);
+    assert_in_range(config_u64(c, "hub", "port"), 1, 65535);
     config_destroy(c);
 }
 
@@ -345,5 +458,6 @@ TEST(config_survives_any_text) {
         if (status != BRG_OK) assert_int_equal(strncmp(e.text, "run.yaml:", 9), 0);
         assert_in_range(config_u64(c, "hub", "port"), 1, 65535);
         config_destroy(c);
+        collects_the_same(text, n, status, &e);
     }
 }
