@@ -249,7 +249,7 @@ int cmd_sim(int argc, char **argv) {
     bool no_trace = false;
     for (int i = 1; i < argc; i++) {
         const char *a = argv[i], *v = i + 1 < argc ? argv[i + 1] : "";
-        if (strcmp(a, "--help") == 0) return help(), 0;
+        if (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0) return help(), 0;
         if (strcmp(a, "--trace") == 0)
             o.trace = true;
         else if (strcmp(a, "--no-trace") == 0)

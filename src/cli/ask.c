@@ -31,7 +31,14 @@ static enum brg_status hub_json_read(const char *path, struct hub_address *out, 
     return s;
 }
 
-static enum brg_status find_run(const char *run, struct hub_address *out, struct err *e) {
+bool cli_who_option(struct hub_who *w, int option, const char *value) {
+    if (option == CLI_OPT_TOKEN) w->token = value;
+    if (option == CLI_OPT_CA) w->ca = value;
+    return option == CLI_OPT_TOKEN || option == CLI_OPT_CA;
+}
+
+static enum brg_status find_run(const struct hub_who *who, struct hub_address *out, struct err *e) {
+    const char *run = who->run;
     char path[OS_PATH_MAX], token[OS_PATH_MAX], ca[OS_PATH_MAX];
     os_path(path, run, "hub.json");
     if (!os_exists(path))
@@ -44,18 +51,26 @@ static enum brg_status find_run(const char *run, struct hub_address *out, struct
     os_path(token, run, "hub.token");
     os_path(ca, run, "tls/ca.pem");
     bool mine = access(token, R_OK) == 0;
-    return net_identity_open(out->url, mine ? token : NULL, os_exists(ca) ? ca : NULL, &out->id, e);
+    return net_identity_open(out->url,
+                             who->token != NULL ? who->token
+                             : mine             ? token
+                                                : NULL,
+                             who->ca != NULL ? who->ca
+                             : os_exists(ca) ? ca
+                                             : NULL,
+                             &out->id, e);
 }
 
-enum brg_status cli_hub_find(const char *what, struct hub_address *out, struct err *e) {
+enum brg_status cli_hub_find(const struct hub_who *who, struct hub_address *out, struct err *e) {
+    const char *what = who->run;
     memset(out, 0, sizeof *out);
     if (strncmp(what, "http://", 7) != 0 && strncmp(what, "https://", 8) != 0)
-        return find_run(what, out, e);
+        return find_run(who, out, e);
     size_t n = strlen(what);
     while (n > 0 && what[n - 1] == '/') n--;
     if (n >= sizeof out->url) return err_set(e, BRG_E_USAGE, "the URL is too long");
     (void)snprintf(out->url, sizeof out->url, "%.*s", (int)n, what);
-    return net_identity_open(out->url, NULL, NULL, &out->id, e);
+    return net_identity_open(out->url, who->token, who->ca, &out->id, e);
 }
 
 static size_t on_body(char *data, size_t size, size_t n, void *user) {
@@ -107,7 +122,8 @@ static enum brg_status refused(const struct hub_address *hub, const char *full, 
     const char *text = json_string_value(json_object_get(o, "text"));
     enum brg_status s;
     if (http == 401)
-        s = err_set(e, BRG_E_REFUSED, "%s: the hub %s; set BERINGIA_TOKEN_FILE (beringia token)",
+        s = err_set(e, BRG_E_REFUSED,
+                    "%s: the hub %s; give --token FILE or set BERINGIA_TOKEN_FILE (beringia token)",
                     full, hub->id.token[0] != '\0' ? "does not know this token" : "wants a token");
     else if (text != NULL)
         s = err_set(e, BRG_E_REFUSED, "the hub refused: %s", text);

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli.c - how every command says that it failed: one line, what and what to do. */
+/* cli.c - what commands share: how each says that it failed (one line, what and what to do), what --model means. */
 #include <ftw.h>
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "base/os.h"
 #include "cli/cli.h"
 
 int cli_fail(const char *name, const struct err *e) {
@@ -29,4 +33,21 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 void cli_remove_tree(const char *path) {
     (void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* A name without slash and ".json" is looked for in share/models: of $BERINGIA_SHARE, of the source
+ * tree that holds the program, of the place where it is installed. */
+const char *cli_model_path(const char *model, char out[OS_PATH_MAX]) {
+    char exe[OS_PATH_MAX];
+    const char *share = getenv("BERINGIA_SHARE");
+    os_path(out, ".", "%s", model);
+    if (model[0] == '/') (void)snprintf(out, OS_PATH_MAX, "%s", model);
+    if (strchr(model, '/') != NULL || strstr(model, ".json") != NULL || os_exists(out)) return out;
+    if (share != NULL && os_exists(os_path(out, share, "models/%s.json", model))) return out;
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n <= 0) return out;
+    exe[n] = '\0';
+    *strrchr(exe, '/') = '\0';
+    if (os_exists(os_path(out, exe, "../../share/models/%s.json", model))) return out;
+    return os_path(out, exe, "../share/beringia/models/%s.json", model);
 }

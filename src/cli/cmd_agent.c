@@ -34,14 +34,15 @@ static const char HELP[] =
 static const char COURIER_HELP[] =
     "beringia courier - carry the messages of jobs without a network\n"
     "\n"
-    "  beringia courier --spool DIR --hub URL [--token FILE] [--ca FILE]\n"
+    "  beringia courier --spool DIR --hub URL [--token FILE] [--ca FILE] [--log-level L]\n"
     "\n"
     "Jobs use --hub spool:DIR; DIR is an absolute path on a filesystem that they share with this\n"
     "machine. beringia agent does the same where site.yaml has courier.spool.\n"
     "\n"
     "  --token FILE  the token that its requests carry, mode 0600; else $BERINGIA_TOKEN_FILE, "
     "$BERINGIA_TOKEN\n"
-    "  --ca FILE     the hub's CA, PEM; else $BERINGIA_CA, else the system's\n";
+    "  --ca FILE     the hub's CA, PEM; else $BERINGIA_CA, else the system's\n"
+    "  --log-level L error warn info debug trace (default info)\n";
 
 static volatile int stop_asked;
 
@@ -178,12 +179,17 @@ int cmd_agent(int argc, char **argv) {
 }
 
 int cmd_courier(int argc, char **argv) {
-    enum { OPT_SPOOL = 1, OPT_HUB, OPT_TOKEN, OPT_CA, OPT_HELP };
-    static const struct option options[] = {
-        {"spool", 1, NULL, OPT_SPOOL}, {"hub", 1, NULL, OPT_HUB},   {"token", 1, NULL, OPT_TOKEN},
-        {"ca", 1, NULL, OPT_CA},       {"help", 0, NULL, OPT_HELP}, {NULL, 0, NULL, 0}};
+    enum { OPT_SPOOL = 1, OPT_HUB, OPT_TOKEN, OPT_CA, OPT_LOG, OPT_HELP };
+    static const struct option options[] = {{"spool", 1, NULL, OPT_SPOOL},
+                                            {"hub", 1, NULL, OPT_HUB},
+                                            {"token", 1, NULL, OPT_TOKEN},
+                                            {"ca", 1, NULL, OPT_CA},
+                                            {"log-level", 1, NULL, OPT_LOG},
+                                            {"help", 0, NULL, OPT_HELP},
+                                            {NULL, 0, NULL, 0}};
     struct courier_options c = {0};
     struct courier *courier = NULL;
+    enum log_level level;
     struct err e = {0};
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -192,6 +198,12 @@ int cmd_courier(int argc, char **argv) {
         case OPT_HUB: c.hub = optarg; break;
         case OPT_TOKEN: c.token_file = optarg; break;
         case OPT_CA: c.ca_file = optarg; break;
+        case OPT_LOG:
+            if (!log_level_parse(optarg, &level))
+                return cli_usage("courier", "--log-level: error warn info debug trace, not",
+                                 optarg);
+            log_level_set(level);
+            break;
         case 'h':
         case OPT_HELP: fputs(COURIER_HELP, stdout); return 0;
         default: return cli_bad_option("courier", argv);

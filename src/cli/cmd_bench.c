@@ -19,7 +19,7 @@ static const char HELP[] =
     "\n"
     "  beringia bench train --model config.json [options]\n"
     "\n"
-    "  --model FILE         config.json of a Qwen3 model\n"
+    "  --model MODEL        config.json of a Qwen3 model, or a name in share/models (tiny, demo)\n"
     "  --seq-len N          positions of a sample (default 256)\n"
     "  --batch N            samples a step (default 8)\n"
     "  --micro-batch N      samples in memory at once (default: the batch)\n"
@@ -108,7 +108,8 @@ static enum brg_status read_ids(struct bench *b, struct err *e) {
 
 static enum brg_status start(struct bench *b, struct err *e) {
     const struct bench_args *a = b->args;
-    TRY(model_config_load(a->model, &b->model, e));
+    char path[OS_PATH_MAX];
+    TRY(model_config_load(cli_model_path(a->model, path), &b->model, e));
     struct trainer_options o = {.model = &b->model,
                                 .seq_len = a->seq_len,
                                 .batch_max = a->batch,
@@ -300,8 +301,8 @@ int cmd_bench(int argc, char **argv) {
     struct bench_args a = {.seq_len = 256, .batch = 8, .steps = 8};
     struct err e = {0};
     int option, index = 0;
-    while ((option = getopt_long(argc, argv, ":", OPTIONS, &index)) != -1) {
-        if (option == OPT_HELP) {
+    while ((option = getopt_long(argc, argv, ":h", OPTIONS, &index)) != -1) {
+        if (option == OPT_HELP || option == 'h') {
             fputs(HELP, stdout);
             return BRG_OK;
         }

@@ -195,7 +195,7 @@ static enum brg_status ask_standing(const char *run, struct standing *out, struc
     size_t i;
     json_t *v;
     AUTO_BUF struct buf b = {.bytes_max = ANSWER_MAX};
-    TRY(cli_hub_find(run, &hub, e));
+    TRY(cli_hub_find(&(struct hub_who){.run = run}, &hub, e));
     TRY(cli_hub_get(&hub, "/v1/status", &b, e));
     json_t *o = json_loadb((const char *)b.data, b.bytes_count, 0, NULL);
     if (!json_is_integer(json_object_get(o, "head"))) {
@@ -219,7 +219,7 @@ static enum brg_status tell_hub(const char *run, uint64_t version, double loss, 
     AUTO_BUF struct buf b = {.bytes_max = ANSWER_MAX};
     (void)snprintf(json, sizeof json, "{\"version\":%llu,\"loss\":%.17g}",
                    (unsigned long long)version, loss);
-    TRY(cli_hub_find(run, &hub, e));
+    TRY(cli_hub_find(&(struct hub_who){.run = run}, &hub, e));
     enum brg_status s = cli_hub_post(&hub, "/v1/operator/evaluated", json, &b, e);
     if (s != BRG_E_REFUSED) return s;
     fprintf(stderr, "beringia eval: %s\n", e->text);
@@ -371,7 +371,7 @@ int cmd_eval(int argc, char **argv) {
     struct err e = {0};
     opterr = 0;
     optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":h", OPTIONS, NULL)) != -1;) {
         switch (c) {
         case OPT_DATA: a.data = optarg; break;
         case OPT_IDS: a.ids = optarg; break;
@@ -401,6 +401,7 @@ int cmd_eval(int argc, char **argv) {
             if (!parse_duration(optarg, &a.poll) || a.poll < 10 * NS_PER_MS)
                 return usage("--poll: no time of 10ms or more, such as 2s:", optarg);
             break;
+        case 'h':
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
         default: return usage("unknown option", argv[optind - 1]);

@@ -61,22 +61,6 @@ struct init {
 };
 
 /* ---- Model and data ---------------------------------------------------------------------------------- */
-/* A name without slash and ".json" is looked for in share/models: of $BERINGIA_SHARE, of the source
- * tree that holds the program, of the place where it is installed. */
-static void model_path(const char *model, char out[OS_PATH_MAX]) {
-    char exe[OS_PATH_MAX];
-    const char *share = getenv("BERINGIA_SHARE");
-    os_path(out, ".", "%s", model);
-    if (model[0] == '/') (void)snprintf(out, OS_PATH_MAX, "%s", model);
-    if (strchr(model, '/') != NULL || strstr(model, ".json") != NULL || os_exists(out)) return;
-    if (share != NULL && os_exists(os_path(out, share, "models/%s.json", model))) return;
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    if (n <= 0) return;
-    exe[n] = '\0';
-    *strrchr(exe, '/') = '\0';
-    if (os_exists(os_path(out, exe, "../../share/models/%s.json", model))) return;
-    (void)os_path(out, exe, "../share/beringia/models/%s.json", model);
-}
 
 static enum brg_status check_fit(const struct init *x, const char *path, struct err *e) {
     uint32_t vocab = data_vocab(x->dataset), seq_len = data_seq_len(x->dataset);
@@ -114,8 +98,7 @@ static enum brg_status check_tokenizer(const struct init *x, struct err *e) {
 static enum brg_status load_model(struct init *x, struct err *e) {
     char path[OS_PATH_MAX];
     if (x->model != NULL) {
-        model_path(x->model, path);
-        TRY(model_config_load(path, &x->m, e));
+        TRY(model_config_load(cli_model_path(x->model, path), &x->m, e));
     } else {
         os_path(path, x->weights, "config.json");
     }

@@ -15,23 +15,24 @@
 
 enum { ANSWER_MAX = 1 << 20 };
 
-static const char ROLLBACK_HELP[] = "beringia rollback - go back to an older version\n"
-                                    "\n"
-                                    "  beringia rollback RUN|URL VERSION\n"
-                                    "\n"
-                                    "Head and ledger go back together; all leases end, what is "
-                                    "staged is dropped, and what was merged\n"
-                                    "after VERSION is trained again. VERSION is the head or one of "
-                                    "its ancestors whose checkpoint is\n"
-                                    "kept (RUN/versions). It also ends a hold (HUB_BEHIND): with "
-                                    "the head's own number, the run goes\n"
-                                    "on from what this hub knows. Where the hub does not start, "
-                                    "use beringia hub RUN --rollback-to V.\n";
+static const char ROLLBACK_HELP[] =
+    "beringia rollback - go back to an older version\n"
+    "\n"
+    "  beringia rollback RUN|URL VERSION [--token FILE] [--ca FILE]\n"
+    "\n" CLI_WHO_HELP "\n"
+    "Head and ledger go back together; all leases end, what is "
+    "staged is dropped, and what was merged\n"
+    "after VERSION is trained again. VERSION is the head or one of "
+    "its ancestors whose checkpoint is\n"
+    "kept (RUN/versions). It also ends a hold (HUB_BEHIND): with "
+    "the head's own number, the run goes\n"
+    "on from what this hub knows. Where the hub does not start, "
+    "use beringia hub RUN --rollback-to V.\n";
 static const char DISCARD_HELP[] =
     "beringia discard - drop a contribution that is staged and not merged\n"
     "\n"
-    "  beringia discard RUN|URL DID [--reason TEXT]\n"
-    "\n"
+    "  beringia discard RUN|URL DID [--reason TEXT] [--token FILE] [--ca FILE]\n"
+    "\n" CLI_WHO_HELP "\n"
     "Its positions are trained by somebody again. What is merged already goes by beringia "
     "rollback.\n";
 static const char QUARANTINE_HELP[] =
@@ -45,14 +46,18 @@ static const char QUARANTINE_HELP[] =
     "  --return RANGE  give them out again: the sites were at fault, and are mended\n"
     "  --skip RANGE    leave them out of this epoch for good: the data are at fault; the audit "
     "shows it\n"
-    "  --reason TEXT   at most 23 bytes, recorded with the skip (default: operator)\n";
-static const char DRAIN_HELP[] = "beringia drain - ask all sites to hand in and leave\n"
-                                 "\n"
-                                 "  beringia drain RUN|URL [--off]\n";
+    "  --reason TEXT   at most 23 bytes, recorded with the skip (default: operator)\n" CLI_WHO_HELP;
+static const char DRAIN_HELP[] =
+    "beringia drain - ask all sites to hand in and leave\n"
+    "\n"
+    "  beringia drain RUN|URL [--off] [--token FILE] [--ca FILE]\n"
+    "\n"
+    "  --off         they may go on; a restart of the hub says so too\n" CLI_WHO_HELP;
 
 /* ---- Asking ------------------------------------------------------------------------------------------- */
 /* Sends; prints `done` and where the run stands. */
-static int operate(const char *name, const char *run, const char *json, const char *done) {
+static int operate(const char *name, const struct hub_who *who, const char *json,
+                   const char *done) {
     struct hub_address hub;
     char path[64];
     struct err e = {0};
@@ -60,7 +65,7 @@ static int operate(const char *name, const char *run, const char *json, const ch
     buf_init(&b, ANSWER_MAX);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
     (void)snprintf(path, sizeof path, "/v1/operator/%s", name);
-    enum brg_status s = cli_hub_find(run, &hub, &e);
+    enum brg_status s = cli_hub_find(who, &hub, &e);
     if (s == BRG_OK) s = cli_hub_post(&hub, path, json, &b, &e);
     if (s == BRG_OK) {
         json_t *o = json_loadb((const char *)b.data, b.bytes_count, 0, NULL);
@@ -73,11 +78,14 @@ static int operate(const char *name, const char *run, const char *json, const ch
 }
 
 int cmd_rollback(int argc, char **argv) {
-    static const struct option options[] = {{"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        CLI_WHO_OPTIONS, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    struct hub_who who = {0};
     uint64_t version;
     char json[64];
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (cli_who_option(&who, o, optarg)) continue;
         if (o != 'h') return cli_bad_option("rollback", argv);
         fputs(ROLLBACK_HELP, stdout);
         return 0;
@@ -86,14 +94,15 @@ int cmd_rollback(int argc, char **argv) {
     if (!parse_u64(argv[optind + 1], &version))
         return cli_usage("rollback", "want a version, not", argv[optind + 1]);
     (void)snprintf(json, sizeof json, "{\"version\":%" PRIu64 "}", version);
-    return operate("rollback", argv[optind], json,
-                   "rolled back: what was merged later is trained again");
+    who.run = argv[optind];
+    return operate("rollback", &who, json, "rolled back: what was merged later is trained again");
 }
 
 int cmd_discard(int argc, char **argv) {
     static const struct option options[] = {
-        {"reason", 1, NULL, 'r'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+        CLI_WHO_OPTIONS, {"reason", 1, NULL, 'r'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
     const char *reason = "an operator discarded it";
+    struct hub_who who = {0};
     struct id128 did;
     struct buf json;
     bool first = true;
@@ -102,7 +111,8 @@ int cmd_discard(int argc, char **argv) {
         switch (o) {
         case 'r': reason = optarg; break;
         case 'h': fputs(DISCARD_HELP, stdout); return 0;
-        default: return cli_bad_option("discard", argv);
+        default:
+            if (!cli_who_option(&who, o, optarg)) return cli_bad_option("discard", argv);
         }
     }
     if (optind + 2 != argc)
@@ -114,30 +124,34 @@ int cmd_discard(int argc, char **argv) {
     json_member_id(&json, &first, "did", &did);
     json_member_text(&json, &first, "reason", reason);
     buf_u8(&json, '}');
-    int status = operate("discard", argv[optind], buf_cstr(&json), "discarded");
+    who.run = argv[optind];
+    int status = operate("discard", &who, buf_cstr(&json), "discarded");
     buf_fini(&json);
     return status;
 }
 
 int cmd_drain(int argc, char **argv) {
     static const struct option options[] = {
-        {"off", 0, NULL, 'o'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+        CLI_WHO_OPTIONS, {"off", 0, NULL, 'o'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    struct hub_who who = {0};
     bool on = true;
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
         case 'o': on = false; break;
         case 'h': fputs(DRAIN_HELP, stdout); return 0;
-        default: return cli_bad_option("drain", argv);
+        default:
+            if (!cli_who_option(&who, o, optarg)) return cli_bad_option("drain", argv);
         }
     }
     if (optind + 1 != argc) return cli_usage("drain", "want one RUN directory or URL", "");
-    return operate("drain", argv[optind], on ? "{\"on\":true}" : "{\"on\":false}",
+    who.run = argv[optind];
+    return operate("drain", &who, on ? "{\"on\":true}" : "{\"on\":false}",
                    on ? "draining: sites hand in and leave" : "not draining any more");
 }
 
 /* ---- Quarantine --------------------------------------------------------------------------------------- */
-static int list_quarantined(const char *run) {
+static int list_quarantined(const struct hub_who *who) {
     struct hub_address hub;
     struct err e = {0};
     struct buf b;
@@ -145,7 +159,7 @@ static int list_quarantined(const char *run) {
     json_t *x;
     buf_init(&b, ANSWER_MAX);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
-    enum brg_status s = cli_hub_find(run, &hub, &e);
+    enum brg_status s = cli_hub_find(who, &hub, &e);
     if (s == BRG_OK) s = cli_hub_get(&hub, "/v1/quarantine", &b, &e);
     json_t *o = s == BRG_OK ? json_loadb((const char *)b.data, b.bytes_count, 0, NULL) : NULL;
     const json_t *ranges = json_object_get(o, "ranges");
@@ -176,7 +190,7 @@ static bool range_parse(const char *text, uint64_t out[3]) {
            parse_u64(plus + 1, &out[2]) && out[0] <= UINT32_MAX && out[2] > 0;
 }
 
-static int decide(const char *run, const char *range, bool skip, const char *reason) {
+static int decide(const struct hub_who *who, const char *range, bool skip, const char *reason) {
     uint64_t v[3];
     struct buf json;
     bool first = true;
@@ -192,16 +206,18 @@ static int decide(const char *run, const char *range, bool skip, const char *rea
     json_member_bool(&json, &first, "skip", skip);
     json_member_text(&json, &first, "reason", reason);
     buf_u8(&json, '}');
-    int status = operate("quarantine", run, buf_cstr(&json),
+    int status = operate("quarantine", who, buf_cstr(&json),
                          skip ? "skipped for good" : "returned: they are given out again");
     buf_fini(&json);
     return status;
 }
 
 int cmd_quarantine(int argc, char **argv) {
-    static const struct option options[] = {{"list", 0, NULL, 'l'}, {"return", 1, NULL, 'b'},
-                                            {"skip", 1, NULL, 's'}, {"reason", 1, NULL, 'r'},
-                                            {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {CLI_WHO_OPTIONS,          {"list", 0, NULL, 'l'},
+                                            {"return", 1, NULL, 'b'}, {"skip", 1, NULL, 's'},
+                                            {"reason", 1, NULL, 'r'}, {"help", 0, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    struct hub_who who = {0};
     const char *back = NULL, *skip = NULL, *reason = "operator";
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
@@ -211,12 +227,14 @@ int cmd_quarantine(int argc, char **argv) {
         case 's': skip = optarg; break;
         case 'r': reason = optarg; break;
         case 'h': fputs(QUARANTINE_HELP, stdout); return 0;
-        default: return cli_bad_option("quarantine", argv);
+        default:
+            if (!cli_who_option(&who, o, optarg)) return cli_bad_option("quarantine", argv);
         }
     }
     if (optind + 1 != argc) return cli_usage("quarantine", "want one RUN directory or URL", "");
     if (back != NULL && skip != NULL)
         return cli_usage("quarantine", "--return and --skip exclude each other", "");
-    if (back == NULL && skip == NULL) return list_quarantined(argv[optind]);
-    return decide(argv[optind], skip != NULL ? skip : back, skip != NULL, reason);
+    who.run = argv[optind];
+    if (back == NULL && skip == NULL) return list_quarantined(&who);
+    return decide(&who, skip != NULL ? skip : back, skip != NULL, reason);
 }

@@ -21,7 +21,7 @@ static const char HELP[] =
     "  beringia order RUN|URL SITE SHAPE [--jobs N]   N jobs of this shape, one after another\n"
     "  beringia order RUN|URL --cancel ID             what waits is cancelled, what runs drains\n"
     "  beringia order RUN|URL --list                  orders, jobs, and what may be ordered\n"
-    "\n"
+    "\n" CLI_WHO_HELP "\n"
     "SITE is the name in a facility's site.yaml, SHAPE one of the shapes there. The agent "
     "(beringia\n"
     "agent) takes the order when it next asks, and never does what its file does not offer. The "
@@ -44,6 +44,8 @@ static void list_jobs(const json_t *facility, double order) {
 static void list(const json_t *o) {
     const json_t *facilities = json_object_get(o, "facilities"),
                  *orders = json_object_get(o, "orders");
+    if (json_array_size(facilities) == 0)
+        printf("no facility has reported yet: start beringia agent there\n");
     for (size_t i = 0; i < json_array_size(facilities); i++) {
         const json_t *f = json_array_get(facilities, i), *shapes = json_object_get(f, "shapes");
         printf("%s offers", cli_word(f, "name"));
@@ -70,13 +72,13 @@ static void list(const json_t *o) {
 }
 
 /* json NULL: only list. */
-static int ask(const char *run, const char *json) {
+static int ask(const struct hub_who *who, const char *json) {
     struct hub_address hub;
     struct err e = {0};
     AUTO_BUF struct buf b;
     buf_init(&b, ANSWER_MAX);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
-    enum brg_status s = cli_hub_find(run, &hub, &e);
+    enum brg_status s = cli_hub_find(who, &hub, &e);
     if (s == BRG_OK)
         s = json != NULL ? cli_hub_post(&hub, "/v1/operator/order", json, &b, &e)
                          : cli_hub_get(&hub, "/v1/status", &b, &e);
@@ -94,11 +96,13 @@ static int ask(const char *run, const char *json) {
 
 int cmd_order(int argc, char **argv) {
     enum { OPT_JOBS = 1, OPT_CANCEL, OPT_LIST, OPT_HELP };
-    static const struct option options[] = {{"jobs", 1, NULL, OPT_JOBS},
+    static const struct option options[] = {CLI_WHO_OPTIONS,
+                                            {"jobs", 1, NULL, OPT_JOBS},
                                             {"cancel", 1, NULL, OPT_CANCEL},
                                             {"list", 0, NULL, OPT_LIST},
                                             {"help", 0, NULL, OPT_HELP},
                                             {NULL, 0, NULL, 0}};
+    struct hub_who who = {0};
     uint64_t jobs = 1, cancel = 0;
     bool listing = false;
     char json[512];
@@ -116,20 +120,22 @@ int cmd_order(int argc, char **argv) {
         case OPT_LIST: listing = true; break;
         case 'h':
         case OPT_HELP: fputs(HELP, stdout); return 0;
-        default: return cli_bad_option("order", argv);
+        default:
+            if (!cli_who_option(&who, o, optarg)) return cli_bad_option("order", argv);
         }
     }
     if (optind + (cancel > 0 || listing ? 1 : 3) != argc)
         return cli_usage("order", "want RUN, and SITE and SHAPE or --cancel or --list", "");
-    if (listing) return ask(argv[optind], NULL);
+    who.run = argv[optind];
+    if (listing) return ask(&who, NULL);
     if (cancel > 0) {
         (void)snprintf(json, sizeof json, "{\"cancel\":%" PRIu64 "}", cancel);
-        return ask(argv[optind], json);
+        return ask(&who, json);
     }
     for (int i = 1; i <= 2; i++)
         if (!wire_name_valid(argv[optind + i]))
             return cli_usage("order", "this is no name of a site or shape:", argv[optind + i]);
     (void)snprintf(json, sizeof json, "{\"site\":\"%s\",\"shape\":\"%s\",\"jobs\":%" PRIu64 "}",
                    argv[optind + 1], argv[optind + 2], jobs);
-    return ask(argv[optind], json);
+    return ask(&who, json);
 }

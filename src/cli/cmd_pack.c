@@ -117,7 +117,7 @@ int cmd_pack(int argc, char **argv) {
     uint64_t n;
     opterr = 0;
     optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":h", OPTIONS, NULL)) != -1;) {
         switch (c) {
         case OPT_OUT: o.out_dir = optarg; break;
         case OPT_TOKENIZER: o.tokenizer = optarg; break;
@@ -148,6 +148,7 @@ int cmd_pack(int argc, char **argv) {
                 return usage("--threads: no number in 1..1024:", optarg);
             o.threads = (unsigned)n;
             break;
+        case 'h':
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
         default: return usage("unknown option", argv[optind - 1]);

@@ -33,8 +33,7 @@ static const char HELP[] =
     "  --prior T         a guess of a wait where nothing is known (default 1h)\n"
     "  --silent T        an agent not heard of for so long gets no orders (default 30m)\n"
     "  --draws N         futures that a choice is judged by, 8 to 256 (default 128)\n"
-    "  --seed N          of the draws (default 1)\n"
-    "\n"
+    "  --seed N          of the draws (default 1)\n" CLI_WHO_HELP "\n"
     "The target is the run's token count. Shapes, estimates, jobs and budgets are what the agents "
     "of\n"
     "the facilities (beringia agent) reported; waits are learned from jobs that started or were\n"
@@ -51,7 +50,7 @@ static const char HELP[] =
 enum { STATUS_MAX = 64 << 20 };
 
 struct arguments {
-    const char *run;
+    struct hub_who who;
     bool issue, json;
     time_ns every, join, prior, silent;
     uint64_t waiting, draws, seed;
@@ -166,7 +165,7 @@ static enum brg_status look(const struct arguments *a, bool *out_complete, struc
     struct live l;
     AUTO_BUF struct buf b;
     buf_init(&b, STATUS_MAX);
-    TRY(cli_hub_find(a->run, &hub, e));
+    TRY(cli_hub_find(&a->who, &hub, e));
     TRY(cli_hub_get(&hub, "/v1/status", &b, e));
     enum brg_status s = live_read(b.data, b.bytes_count, &l, e);
     if (s != BRG_OK) return err_prefix(e, "%s/v1/status", hub.url);
@@ -218,6 +217,7 @@ enum {
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
+    CLI_WHO_OPTIONS,
     {"issue", no_argument, NULL, OPT_ISSUE},
     {"every", required_argument, NULL, OPT_EVERY},
     {"json", no_argument, NULL, OPT_JSON},
@@ -265,7 +265,7 @@ static bool take(struct arguments *a, int option, const char *v) {
     case OPT_SILENT: return duration(v, &a->silent);
     case OPT_DRAWS: return parse_u64(v, &a->draws) && a->draws >= 8 && a->draws <= 256;
     case OPT_SEED: return parse_u64(v, &a->seed);
-    default: return false;
+    default: return cli_who_option(&a->who, option, v);
     }
 }
 
@@ -280,9 +280,9 @@ int cmd_plan(int argc, char **argv) {
     int index = 0;
     opterr = 0;
     optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, &index)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":h", OPTIONS, &index)) != -1;) {
         char what[80];
-        if (c == OPT_HELP) {
+        if (c == OPT_HELP || c == 'h') {
             fputs(HELP, stdout);
             return BRG_OK;
         }
@@ -291,6 +291,6 @@ int cmd_plan(int argc, char **argv) {
         if (!take(&a, c, optarg)) return cli_usage("plan", what, optarg != NULL ? optarg : "");
     }
     if (optind + 1 != argc) return cli_usage("plan", "want one RUN directory or URL", "");
-    a.run = argv[optind];
+    a.who.run = argv[optind];
     return run(&a);
 }

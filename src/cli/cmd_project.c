@@ -240,6 +240,7 @@ static int option(int c, struct arguments *a, char **argv) {
         if (parse_f64(optarg, &a->need) && a->need < 1) return -1;
         return cli_usage("project", "--need: no share below 1:", optarg);
     case OPT_SHOW: a->show = true; return -1;
+    case 'h':
     case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
     default: return cli_bad_option("project", argv);
     }
@@ -250,7 +251,7 @@ int cmd_project(int argc, char **argv) {
     struct err e;
     opterr = 0;
     optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":h", OPTIONS, NULL)) != -1;) {
         int code = option(c, &a, argv);
         if (code >= 0) return code;
     }

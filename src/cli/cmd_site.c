@@ -482,8 +482,8 @@ int cmd_site(int argc, char **argv) {
     int option, index = 0;
     opterr = 0;
     optind = 1;
-    while ((option = getopt_long(argc, argv, "", OPTIONS, &index)) != -1) {
-        if (option == OPT_HELP) {
+    while ((option = getopt_long(argc, argv, "h", OPTIONS, &index)) != -1) {
+        if (option == OPT_HELP || option == 'h') {
             fputs(HELP, stdout);
             return BRG_OK;
         }

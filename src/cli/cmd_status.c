@@ -17,14 +17,13 @@
 static const char HELP[] =
     "beringia status - how a run is doing\n"
     "\n"
-    "  beringia status RUN|URL [--json] [--watch]\n"
+    "  beringia status RUN|URL [--json] [--watch] [--token FILE] [--ca FILE]\n"
     "\n"
     "  RUN      a run directory on this machine, whose hub is running\n"
     "  URL      of a hub, for example http://127.0.0.1:7070\n"
     "  --json   what the hub says, as it is (docs/protocol.md)\n"
     "  --watch  again every second, until the run is complete or Ctrl-C; on a\n"
-    "           terminal in place, with --json a line each time\n"
-    "\n"
+    "           terminal in place, with --json a line each time\n" CLI_WHO_HELP "\n"
     "Lines that begin with ! are alarms, with what to do; docs/operating.md.\n"
     "Colours only on a terminal, and not where NO_COLOR is set.\n";
 
@@ -289,8 +288,8 @@ static enum brg_status once(const struct hub_address *hub, struct screen *s, boo
     return st;
 }
 
-static enum brg_status watch_on(const char *what, struct hub_address *hub, struct screen *s,
-                                struct err *e) {
+static enum brg_status watch_on(const struct hub_who *who, struct hub_address *hub,
+                                struct screen *s, struct err *e) {
     bool complete = false;
     enum brg_status st = once(hub, s, &complete, e);
     while (st == BRG_OK && !complete && !interrupted) {
@@ -301,21 +300,21 @@ static enum brg_status watch_on(const char *what, struct hub_address *hub, struc
             bool other_token = hub->local && st == BRG_E_REFUSED;
             if (st != BRG_E_NET && !other_token) break; /* a hub that restarts is waited for */
             (void)sleep(1);
-            if (cli_hub_find(what, hub, e) != BRG_OK) continue;
+            if (cli_hub_find(who, hub, e) != BRG_OK) continue;
             st = once(hub, s, &complete, e);
         }
     }
     return interrupted ? BRG_OK : st;
 }
 
-static enum brg_status watch_in_place(const char *what, struct hub_address *hub, struct screen *s,
-                                      struct err *e) {
+static enum brg_status watch_in_place(const struct hub_who *who, struct hub_address *hub,
+                                      struct screen *s, struct err *e) {
     struct sigaction a = {.sa_handler = on_signal};
     (void)sigaction(SIGINT, &a, NULL);
     (void)sigaction(SIGTERM, &a, NULL);
     (void)sigaction(SIGHUP, &a, NULL);
     write_all(ENTER, sizeof ENTER - 1);
-    enum brg_status st = watch_on(what, hub, s, e);
+    enum brg_status st = watch_on(who, hub, s, e);
     write_all(LEAVE, sizeof LEAVE - 1);
     if (s->text != NULL) write_all(s->text, strlen(s->text)); /* what was seen last stays */
     free(s->text);
@@ -325,13 +324,15 @@ static enum brg_status watch_in_place(const char *what, struct hub_address *hub,
 
 int cmd_status(int argc, char **argv) {
     enum { OPT_JSON = 1, OPT_WATCH, OPT_HELP };
-    static const struct option options[] = {{"json", 0, NULL, OPT_JSON},
+    static const struct option options[] = {CLI_WHO_OPTIONS,
+                                            {"json", 0, NULL, OPT_JSON},
                                             {"watch", 0, NULL, OPT_WATCH},
                                             {"help", 0, NULL, OPT_HELP},
                                             {NULL, 0, NULL, 0}};
     bool watch = false, tty = isatty(STDOUT_FILENO) == 1, complete = false;
     struct screen screen = {
         .colour = tty && (getenv("NO_COLOR") == NULL || getenv("NO_COLOR")[0] == '\0')};
+    struct hub_who who = {0};
     struct hub_address hub;
     struct err e = {0};
     int o;
@@ -341,16 +342,17 @@ int cmd_status(int argc, char **argv) {
         case OPT_WATCH: watch = true; break;
         case 'h':
         case OPT_HELP: fputs(HELP, stdout); return 0;
-        default: return cli_bad_option("status", argv);
+        default:
+            if (!cli_who_option(&who, o, optarg)) return cli_bad_option("status", argv);
         }
     }
     if (optind + 1 != argc) return cli_usage("status", "want one RUN directory or URL", "");
-    const char *what = argv[optind];
-    if (cli_hub_find(what, &hub, &e) != BRG_OK) return cli_fail("status", &e);
+    who.run = argv[optind];
+    if (cli_hub_find(&who, &hub, &e) != BRG_OK) return cli_fail("status", &e);
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
     screen.in_place = watch && tty && !screen.json;
-    enum brg_status s = screen.in_place ? watch_in_place(what, &hub, &screen, &e)
-                        : watch         ? watch_on(what, &hub, &screen, &e)
+    enum brg_status s = screen.in_place ? watch_in_place(&who, &hub, &screen, &e)
+                        : watch         ? watch_on(&who, &hub, &screen, &e)
                                         : once(&hub, &screen, &complete, &e);
     return s == BRG_OK ? 0 : cli_fail("status", &e);
 }

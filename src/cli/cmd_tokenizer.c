@@ -218,7 +218,7 @@ int cmd_tokenizer(int argc, char **argv) {
     struct arguments a = {.tokenizer = "bytes"};
     opterr = 0;
     optind = 1;
-    for (int c; (c = getopt_long(argc, argv, ":", OPTIONS, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":h", OPTIONS, NULL)) != -1;) {
         switch (c) {
         case OPT_VOCAB:
             if (!parse_u64(optarg, &a.vocab) || a.vocab < TOKENIZER_BYTES_VOCAB ||
@@ -231,6 +231,7 @@ int cmd_tokenizer(int argc, char **argv) {
         case OPT_PLAIN: a.plain = true; break;
         case OPT_TEMPLATE: a.template = true; break;
         case OPT_JSONL: a.jsonl = true; break;
+        case 'h':
         case OPT_HELP: fputs(HELP, stdout); return BRG_OK;
         case ':': return usage("a value is missing after", argv[optind - 1]);
         default: return usage("unknown option", argv[optind - 1]);

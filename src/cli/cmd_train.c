@@ -31,7 +31,7 @@ static const char HELP[] =
     "  beringia train --central --data DIR --model config.json|--weights DIR --out DIR [options]\n"
     "\n"
     "  --data DIR           data set (beringia pack)\n"
-    "  --model FILE         config.json of a Qwen3 model\n"
+    "  --model MODEL        config.json of a Qwen3 model, or a name in share/models (tiny, demo)\n"
     "  --weights DIR        begin with the weights of this Hugging Face directory; without "
     "--model\n"
     "                       its config.json is the model\n"
@@ -202,7 +202,8 @@ static enum brg_status open_log(struct central *r, struct err *e) {
 static enum brg_status build(struct central *r, struct err *e) {
     const struct train_args *a = r->args;
     uint32_t ranks = dp_ranks(r->net), rows = (a->batch + ranks - 1) / ranks;
-    if (a->model) TRY(model_config_load(a->model, &r->model, e));
+    char path[OS_PATH_MAX];
+    if (a->model) TRY(model_config_load(cli_model_path(a->model, path), &r->model, e));
     if (a->weights) TRY(model_load_dir(a->weights, &r->model, a->model != NULL, e));
     TRY(data_open(a->data, r->rank == 0, &r->data, e));
     TRY(plan_run(r, e));
@@ -612,8 +613,8 @@ int cmd_train(int argc, char **argv) {
     struct err e = {0};
     opterr = 0;
     optind = 1;
-    for (int c, at = 0; (c = getopt_long(argc, argv, ":", OPTIONS, &at)) != -1;) {
-        if (c == OPT_HELP) return fputs(HELP, stdout), BRG_OK;
+    for (int c, at = 0; (c = getopt_long(argc, argv, ":h", OPTIONS, &at)) != -1;) {
+        if (c == OPT_HELP || c == 'h') return fputs(HELP, stdout), BRG_OK;
         if (c == ':') return usage("a value is missing after", argv[optind - 1]);
         if (c == '?') return usage("unknown option", argv[optind - 1]);
         if (c == OPT_CENTRAL) {
