@@ -310,6 +310,14 @@ test-security: all
 test-net: all
 	@BERINGIA=$(CURDIR)/$(B)/beringia ROOT=$(CURDIR) test/net/run $(T)
 
+# The documents' commands, run as they stand; docs/three-facilities.md on three real Slurm clusters behind what facilities have
+# between them and the world (network namespaces: root). test/docs/blocks.py says how a block is marked.
+.PHONY: test-docs test-facilities
+test-docs: all
+	@BERINGIA=$(CURDIR)/$(B)/beringia ROOT=$(CURDIR) test/docs/run $(T)
+test-facilities: all
+	@test/facilities/run --build $(B) $(ARGS)
+
 # What an agent costs on a login node: CPU, memory, commands an hour.
 .PHONY: bench-agent
 bench-agent: all
@@ -366,6 +374,8 @@ help:
 	@echo "make asan | tsan      build and run the tests with sanitizers"
 	@echo "make test-mpi         the ranks of mpirun, at length: killed, hanging, more or fewer; docs/mpi.md"
 	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
+	@echo "make test-docs [T=name]   every command block of the documents, run as it stands; test/docs/blocks.py"
+	@echo "make test-facilities  docs/three-facilities.md as it stands: real Slurm, proxies, namespaces (root)"
 	@echo "make test-net [T=name]    proxies, IPv6, a courier: network namespaces (root); docs/networks.md"
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
