@@ -31,7 +31,7 @@ class Block:
             if held.endswith("\\") and not held.endswith("\\\\"):
                 held = held[:-1] + " "
                 continue
-            if open_quote(held):
+            if open_quote(cut_comment(held)) or re.search(r"(\||&&)\s*$", cut_comment(held)):
                 held += "\n"
                 continue
             text = cut_comment(held).rstrip()
