@@ -38,6 +38,7 @@ struct work {
 };
 
 /* ---- One file ------------------------------------------------------------------------------------------ */
+/* Reads `from` to its end, and writes it to `out` where that is >= 0. */
 static enum brg_status pump(const char *from, int in, int out, const char *to,
                             struct hash *out_hash, uint64_t *out_bytes, struct err *e) {
     AUTO_FREE uint8_t *piece = mem_alloc(PIECE, 1);
@@ -50,7 +51,7 @@ static enum brg_status pump(const char *from, int in, int out, const char *to,
         if (n < 0) return os_errno(e, errno, "read", from);
         if (n == 0) break;
         hasher_update(&h, piece, (size_t)n);
-        TRY(os_write_all(out, piece, (size_t)n, to, e));
+        if (out >= 0) TRY(os_write_all(out, piece, (size_t)n, to, e));
         *out_bytes += (uint64_t)n;
     }
     *out_hash = hasher_final(&h);
@@ -129,17 +130,32 @@ static enum brg_status blobs_walk(struct work *w, const char *dir, blob_one *one
         if (strlen(x->d_name) != 2 || x->d_name[0] == '.') continue;
         DIR *inner = opendir(os_path(path, top, "%s", x->d_name));
         if (inner == NULL) continue;
-        os_path(path, w->to, "blobs/%s", x->d_name);
-        s = os_mkdirs(path, e);
+        if (one == blob_take) s = os_mkdirs(os_path(path, w->to, "blobs/%s", x->d_name), e);
         for (const struct dirent *y; s == BRG_OK && (y = readdir(inner)) != NULL;) {
             struct hash h;
             if (blob_name(y->d_name, &h)) s = one(w, y->d_name, &h, e);
         }
         (void)closedir(inner);
-        if (s == BRG_OK) s = os_fsync_dir(path, e);
+        if (s == BRG_OK && one == blob_take) s = os_fsync_dir(path, e);
     }
     (void)closedir(outer);
     return s;
+}
+
+/* Of a backup, before anything is made of it; also what its journal does not name. */
+static enum brg_status blob_verify(struct work *w, const char *name, const struct hash *want,
+                                   struct err *e) {
+    char path[OS_PATH_MAX];
+    struct hash got;
+    uint64_t bytes;
+    os_path(path, w->from, "blobs/%.2s/%s", name, name);
+    AUTO_CLOSE int in = open(path, O_RDONLY | O_CLOEXEC);
+    if (in < 0) return os_errno(e, errno, "read", path);
+    TRY(pump(path, in, -1, "", &got, &bytes, e));
+    if (hash_equal(&got, want)) return BRG_OK;
+    return err_set(e, BRG_E_CORRUPT,
+                   "%s: its bytes do not have the hash that is its name; take another backup",
+                   path);
 }
 
 /* ---- Small files --------------------------------------------------------------------------------------- */
@@ -409,8 +425,8 @@ enum brg_status backup_make(const char *run, const char *dir, bool copy, struct 
 static enum brg_status prove(const char *dir, struct audit *a, struct err *e) {
     TRY(audit_journal(a, dir, e));
     audit_count(a);
-    audit_files(a, dir, true);
-    if (a->blobs_bad > 0 || !blobs_complete(a, dir))
+    audit_files(a, dir, false); /* the blobs have been read already */
+    if (!blobs_complete(a, dir))
         return err_set(e, BRG_E_CORRUPT, "%s: %s; take another backup", dir,
                        a->findings_count > 0 ? a->findings[0]
                                              : "a file of its newest version is missing");
@@ -427,6 +443,7 @@ static enum brg_status restore_with(struct work *w, struct audit *a, struct err 
         return err_set(e, BRG_E_EXISTS,
                        "%s: is there, and not empty; give another directory, or move it away",
                        w->to);
+    TRY(blobs_walk(w, w->from, blob_verify, e));
     TRY(prove(w->from, a, e));
     TRY(os_mkdirs(os_path(path, w->to, "blobs"), e));
     TRY(files_take(w, ".", e));
