@@ -3,7 +3,7 @@
 
 Every ```sh block follows a comment that says who runs it:
 
-    <!-- run: WORLD -->       test/docs/run, in that world
+    <!-- run: WORLD -->       test/docs/run, in that world (docs/install.md has a test of its own: OWN_TEST)
     <!-- run by: PATH -->     that test, which does the same with other words
     <!-- on: MACHINES -->     test/facilities/run, as it stands; docs/three-facilities.md alone
     <!-- long: WHY -->        nobody regularly: it takes minutes to hours. Commands and targets must be there all the same"""
@@ -12,6 +12,7 @@ import os
 import re
 
 ROOT = os.environ.get("ROOT") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+OWN_TEST = {"docs/install.md": "test/package/run", "docs/three-facilities.md": "test/facilities/run"}
 MARK = re.compile(r"<!-- (run|run by|on|long): (.+?) -->")
 
 

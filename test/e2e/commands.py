@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "docs"))
-from blocks import ROOT, blocks, documents, read  # noqa: E402
+from blocks import OWN_TEST, ROOT, blocks, documents, read  # noqa: E402
 
 BERINGIA = os.environ["BERINGIA"]
 SUB = {"hub": ("replay",), "tokenizer": ("train", "encode", "decode"), "bench": ("train",)}
@@ -105,6 +105,9 @@ def unmarked():
             kind, words = b.mark or ("", "")
             if not kind:
                 yield f"{b}: nobody runs this block; put one of the comments of test/docs/blocks.py before it"
+            elif kind == "run" and path in OWN_TEST:
+                if f'"{words}"' not in read(OWN_TEST[path]):
+                    yield f"{b}: {OWN_TEST[path]} does not run {words}"
             elif kind == "run" and words.replace("-", "_") not in worlds:
                 yield f"{b}: test/docs/run has no world {words}"
             elif kind == "run by" and not os.access(os.path.join(ROOT, words), os.X_OK):
