@@ -54,6 +54,7 @@
     X(ALONE_KEEPS_LOST, 0, "work done alone on a lease of somebody else stays in the weights")     \
     X(ALONE_SILENT, 0, "a site that trains alone does not ask to be let in")                       \
     X(ALONE_CUTS, 0, "a site that trains alone cuts contributions")                                \
+    X(SEALS_NOT_SAVED, 0, "a site's checkpoint forgets the hub's seals")                           \
     X(STUCK_KEPT, 0, "a lease on which processes die in a row is kept")
 
 enum mutant {

@@ -173,6 +173,8 @@ void hasher_init(struct hasher *h);
 void hasher_update(struct hasher *h, const void *data, size_t n);
 struct hash hasher_final(struct hasher *h);
 struct hash hash_of(const void *data, size_t n);
+/* HMAC-SHA256 (RFC 2104): what nobody can make who does not have the key. */
+struct hash hash_keyed(const struct hash *key, const void *data, size_t n);
 bool hash_equal(const struct hash *a, const struct hash *b);
 bool hash_is_zero(const struct hash *a);
 bool id_equal(const struct id128 *a, const struct id128 *b);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hash.c - SHA-256 by nettle, comparison of hashes and ids, hexadecimal. */
 #include <assert.h>
+#include <nettle/hmac.h>
 #include <nettle/sha2.h>
 #include <string.h>
 
@@ -45,6 +46,15 @@ struct hash hash_of(const void *data, size_t n) {
     hasher_init(&h);
     hasher_update(&h, data, n);
     return hasher_final(&h);
+}
+
+struct hash hash_keyed(const struct hash *key, const void *data, size_t n) {
+    struct hmac_sha256_ctx ctx;
+    struct hash out;
+    hmac_sha256_set_key(&ctx, HASH_BYTES, key->v);
+    hmac_sha256_update(&ctx, n, data);
+    hmac_sha256_digest(&ctx, sizeof out.v, out.v);
+    return out;
 }
 
 /* Without an early exit: the hash of a token is compared by this function too. */

@@ -13,6 +13,7 @@ enum {
     STILL_WINDOW = 8,          /* rounds the mean is of */
     AGENT_SILENT_S = 3 * 3600, /* an agent reports at least each hour, from cron too */
     SITES_NAMED = 20,          /* silent ones; the rest is a number */
+    DOUBT_S = 600,             /* a site that is refused for its claim asks more often than this */
     REJECTED_LEAST = 3,        /* one refused contribution is an accident */
 };
 
@@ -45,6 +46,21 @@ static void put_time(double s, char out[24]) {
         (void)snprintf(out, 24, "%.0f min", s / 60);
     else
         (void)snprintf(out, 24, "%.1f h", s / 3600);
+}
+
+/* Somebody is wrong: a site that makes things up, or this hub. */
+static void of_doubt(const struct walk *w, const struct hub_view *v, time_ns now) {
+    char text[ALARM_TEXT_MAX];
+    const struct hub_doubt *d = &v->doubt;
+    if (d->name[0] == '\0' || now - d->at > (time_ns)DOUBT_S * NS_PER_S) return;
+    (void)snprintf(
+        text, sizeof text,
+        "says it has seen version %llu and term %u, without a proof: it alone is refused",
+        (unsigned long long)d->version, d->term);
+    raise(
+        w, "unproved", ALARM_WARN, d->name, text,
+        "is this hub an old copy? docs/operating.md, \"the hub holds\"; else start the site with a "
+        "new --state, or revoke its token");
 }
 
 static void of_hub(const struct walk *w, const struct hub_view *v, const struct view_extra *x) {
@@ -196,6 +212,7 @@ void hub_alarms(const struct hub *h, time_ns now, const struct view_extra *x,
     for (size_t i = 0; i < ARRAY_COUNT(levels); i++) {
         struct walk w = {.visit = visit, .user = user, .level = levels[i]};
         of_hub(&w, &v, x);
+        of_doubt(&w, &v, now);
         of_loss(&w, h, &v);
         if (levels[i] == ALARM_WARN && !v.complete) of_members(&w, h, now, &v, x);
     }

@@ -471,13 +471,14 @@ static const char *apply_rollback(struct hub *h, const struct record_rollback *r
     for (uint32_t i = 0; i < h->versions_count; i++)
         if (h->versions[i].v.version > r->version) h->versions[i].on_branch = false;
     h->head = (uint32_t)(to - h->versions);
+    bool branched = h->held || r->versions_next > h->versions_next;
     h->versions_next = r->versions_next;
     if (r->term > h->term) {
         h->term = r->term;
         h->tok_n = 0;
     }
     /* Who was cut off has seen versions of these numbers with other weights: that was decided now. */
-    if (h->held) h->foreign_below = r->versions_next;
+    if (branched) h->foreign_below = r->versions_next;
     h->held = false;
     return NULL;
 }

@@ -375,7 +375,7 @@ void hub_commit(struct hub *h, uint32_t site, const struct wire_request *q,
         return;
     }
     if (c->base >= h->versions_next) {
-        hub_hold(h, q->site, c->base, h->term);
+        hub_ask_to_join(h, c->base);
         return;
     }
     if (retry_needed(h, site, blob)) return;

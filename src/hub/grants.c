@@ -213,7 +213,7 @@ static void reclaim_forgotten(struct hub *h, uint32_t site) {
 static bool lease_refused(struct hub *h, uint32_t site, uint64_t base) {
     const struct hub_version *v = hub_version_of(h, base);
     if (base >= h->versions_next) {
-        hub_hold(h, h->sites[site].name, base, h->term);
+        hub_ask_to_join(h, base);
         return true;
     }
     if (hub_complete(h)) {

@@ -158,7 +158,7 @@ void hub_evaluated(struct hub *h, const struct hub_cmd *c) {
     hub_note(h, "lvl=info ev=evaluated version=%llu loss=%.4f",
              (unsigned long long)r->u.eval.version, loss);
     hub_emit(h, r);
-    if (back) hub_roll_back(h, to);
+    if (back) hub_roll_back(h, to, false);
 }
 
 const char *hub_apply_eval(struct hub *h, const struct record_eval *r) {

@@ -56,6 +56,7 @@ struct hub_settings {
     /* bounds */
     uint32_t sites_max, records_per_snapshot;
     uint64_t delta_bytes_max;
+    struct hash seal_key; /* secret; of what the hub announces: seal.c */
 };
 
 struct hub;
@@ -224,6 +225,13 @@ struct hub_version_view {
     uint64_t returns; /* how often a jump of held-out loss has led back to it */
     bool radial, has_ema;
 };
+struct
+    hub_doubt { /* the newest claim to have seen more than the hub that carried no proof; volatile */
+    char name[WIRE_NAME_MAX]; /* "": none since the process began */
+    uint64_t version;
+    uint32_t term;
+    time_ns at;
+};
 struct hub_view {
     struct id128 run;
     uint64_t seq, head, tokens, positions, staged_deltas;
@@ -231,7 +239,8 @@ struct hub_view {
     uint64_t root;  /* the first version this journal knows: 0, or where it was rebuilt from */
     uint32_t term, epochs, epoch;  /* epoch: the first unsealed one */
     bool complete, draining, held; /* held: HUB_BEHIND */
-    struct hub_counts counts;      /* over all open epochs */
+    struct hub_doubt doubt;
+    struct hub_counts counts; /* over all open epochs */
     uint64_t grants, reclaimed, returned, rejected, discarded, departures, samples_granted,
         samples_reclaimed; /* since the run began */
 };
@@ -282,6 +291,10 @@ void hub_agent_answer(const struct hub *h, const char *site, struct wire_agent_a
 /* Blobs that must be kept: calls visit for each hash (checkpoints of kept versions, staged and merged
  * deltas). */
 void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash *h), void *user);
+/* The seals of a version and of a term under a key: what the hub gives away with each of them. */
+struct hash hub_seal_version(const struct hub_settings *s, uint64_t version,
+                             const struct hash *theta);
+struct hash hub_seal_term(const struct hub_settings *s, uint32_t term);
 /* Panics (CHECK) where an invariant I1-I12 does not hold; O(state). For tests, sim and debug builds. */
 void hub_check(const struct hub *h);
 

@@ -287,10 +287,10 @@ static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
     bool fine = h->opened && v && v->on_branch;
     hub_operator_answer(h, fine, "this version is not the head or one of its ancestors");
     if (!fine) return;
-    hub_roll_back(h, c->u.rollback.version);
+    hub_roll_back(h, c->u.rollback.version, true);
 }
 
-void hub_roll_back(struct hub *h, uint64_t version) {
+void hub_roll_back(struct hub *h, uint64_t version, bool decided) {
     if (!MUTANT(ROLLBACK_KEEPS_PLAN)) hub_merge_cancel(h);
     struct hub_record *r = hub_draft(h, RECORD_ROLLBACK);
     r->u.rollback.version = version;
@@ -299,6 +299,14 @@ void hub_roll_back(struct hub *h, uint64_t version) {
     if (h->held) { /* numbers that a lost hub may have given are never given again */
         if (h->held_version >= h->versions_next) r->u.rollback.versions_next = h->held_version + 1;
         if (h->held_term >= h->term) r->u.rollback.term = h->held_term + 1;
+    }
+    if (decided && h->doubted.name[0] != '\0') { /* they cannot prove it, and may be right */
+        struct record_rollback *b = &r->u.rollback;
+        if (h->doubted.version >= b->versions_next) b->versions_next = h->doubted.version;
+        if (h->doubted.term >= b->term) b->term = h->doubted.term + 1;
+        b->versions_next++; /* beyond what is next anyway: apply.c sees that a branch was declared */
+        memset(&h->doubt, 0, sizeof h->doubt);
+        memset(&h->doubted, 0, sizeof h->doubted);
     }
     hub_emit(h, r);
     for (uint32_t i = 1; i <= h->sites_count; i++)
@@ -388,6 +396,7 @@ static void cmd_request(struct hub *h, const struct hub_cmd *c) {
         member_request(h, q, &c->blob, site);
     }
     h->out->answer.term = h->term;
+    h->out->answer.term_seal = hub_term_seal(h);
 }
 
 void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_out *out) {
@@ -414,6 +423,7 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     case HUB_CMD_EVALUATED: hub_evaluated(h, cmd); break;
     }
     hub_rounds(h);
+    hub_seals_renew(h);
     out->seq_after = h->seq;
     CHECK(h->seq == seq_before + out->records_count); /* H4 */
     if (h->s.records_per_snapshot > 0 && h->records_since_snapshot >= h->s.records_per_snapshot) {

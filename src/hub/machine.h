@@ -2,6 +2,7 @@
 /* machine.h - the inside of the hub's state machine, shared by its files. Pure.
  *
  *   machine.c   create, hub_step's dispatch, the clock, operator commands
+ *   seal.c      is the hub behind what a site has seen? Proofs, the hold
  *   members.c   join, heartbeat, leave; who is live; the round's header
  *   grants.c    lease, return, shrink; whose lapsed lease is taken away
  *   commits.c   commit, outcome: the whole of a contribution's acceptance
@@ -113,9 +114,15 @@ struct hub {
         uint64_t tokens_per_step;
         double steps_per_s; /* mean of those who told; 0: nobody */
         double batch_tokens,
-            batch_rate;  /* sums of those who told both: tokens of a step, tokens a second */
-    } crowd;             /* of many sites: counted now and then */
-    struct hub_out *out; /* within a step */
+            batch_rate; /* sums of those who told both: tokens of a step, tokens a second */
+    } crowd;            /* of many sites: counted now and then */
+    struct hub_seals {  /* of the head and the term, as they are */
+        uint64_t version;
+        uint32_t term;
+        struct hash theta, of_version, of_term;
+    } seals;
+    struct hub_doubt doubt, doubted; /* doubted: the highest of each since the last rollback */
+    struct hub_out *out;             /* within a step */
     struct buf body;
     struct hub_record scratch; /* the record that is being decided */
 };
@@ -148,7 +155,17 @@ bool hub_holds_its_share(const struct hub *h, uint32_t site, uint64_t more);
 uint32_t hub_sites_live_ready(const struct hub *h);
 void hub_crowd_count(struct hub *h); /* at the begin of a step; does something seldom */
 void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out);
-void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen);
+
+/* ---- seal.c
+ * ------------------------------------------------------------------------------------- */
+/* True: this JOIN claims more than the hub has; answered. */
+bool hub_is_behind(struct hub *h, const char *name, const struct wire_join *b);
+/* To a member that names a version which was never made here: its JOIN will say what it has seen. */
+void hub_ask_to_join(struct hub *h, uint64_t base);
+void hub_seals_renew(struct hub *h);
+/* What the round's header and the answer carry. */
+struct hash hub_head_seal(const struct hub *h);
+struct hash hub_term_seal(const struct hub *h);
 
 /* ---- grants.c
  * ----------------------------------------------------------------------------------- */
@@ -195,7 +212,8 @@ const char *hub_apply_step(struct hub *h, const struct record_step *r);
 const char *hub_apply_eval(struct hub *h, const struct record_eval *r);
 void hub_health_put(const struct hub *h, struct buf *out); /* nothing where there is nothing */
 bool hub_health_get(struct hub *h, struct reader *r);      /* to the end of r */
-void hub_roll_back(struct hub *h, uint64_t version); /* machine.c: to a version on the branch */
+/* machine.c: to a version on the branch. decided: by a person, who has seen what is claimed. */
+void hub_roll_back(struct hub *h, uint64_t version, bool decided);
 
 /* ---- apply.c
  * ------------------------------------------------------------------------------------ */

@@ -115,6 +115,7 @@ void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) 
     const struct hub_version_view *v = &h->versions[h->head].v;
     out->head = v->version;
     out->theta = v->theta;
+    out->seal = hub_head_seal(h);
     out->tokens = v->tokens;
     struct hub_crowd all = crowd(h);
     out->tokens_per_step = all.tokens_per_step;
@@ -126,35 +127,6 @@ void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) 
 
 /* ---- Join
  * --------------------------------------------------------------------------------------- */
-
-void hub_hold(struct hub *h, const char *name, uint64_t version_seen, uint32_t term_seen) {
-    if (version_seen < h->versions_next && term_seen <= h->term)
-        hub_refuse(
-            h, WIRE_HUB_BEHIND,
-            "this site has a version %llu with other weights than the hub's: the run went on "
-            "somewhere else; keep the right one, or roll back to declare a branch",
-            (unsigned long long)version_seen);
-    else
-        hub_refuse(
-            h, WIRE_HUB_BEHIND,
-            "this site has seen version %llu and term %u, the hub knows less than %llu and has "
-            "term %u: the hub was restored from an old copy; load the newer one, or roll back to "
-            "declare a branch",
-            (unsigned long long)version_seen, term_seen, (unsigned long long)h->versions_next,
-            h->term);
-    if (h->held && version_seen <= h->held_version && term_seen <= h->held_term) return;
-    struct hub_record *r = hub_draft(h, RECORD_HOLD);
-    uint32_t site = 0;
-    (void)hub_site_named(h, name, &site);
-    r->u.hold.site = site;
-    hub_text_copy(r->u.hold.name, sizeof r->u.hold.name, name);
-    r->u.hold.version_seen = version_seen;
-    r->u.hold.term_seen = term_seen;
-    hub_emit(h, r);
-    hub_merge_cancel(h);
-    hub_note(h, "lvl=error ev=hub_behind site=%s version_seen=%llu term_seen=%u", name,
-             (unsigned long long)version_seen, term_seen);
-}
 
 static bool join_matches(struct hub *h, const struct wire_join *b) {
     if (b->protocol != WIRE_PROTOCOL)
@@ -258,14 +230,6 @@ static bool boot_is_old(const struct hub_site *s, const struct id128 *boot) {
     return false;
 }
 
-/* After a restore the hub may reach a number again with other weights; the number alone would let a
- * site of the lost branch in. Versions that are not known here (any more) cannot be compared. */
-static bool is_foreign(const struct hub *h, const struct wire_join *b) {
-    if (hash_is_zero(&b->theta_seen) || b->version_seen < h->foreign_below) return false;
-    const struct hub_version *v = hub_version_of(h, b->version_seen);
-    return v && !hash_equal(&v->v.theta, &b->theta_seen);
-}
-
 void hub_join(struct hub *h, const struct wire_request *q) {
     const struct wire_join *b = &q->u.join;
     uint32_t number = 0;
@@ -283,11 +247,7 @@ void hub_join(struct hub *h, const struct wire_request *q) {
         hub_refuse(h, WIRE_FENCED, "a newer process of this site has joined since");
         return;
     }
-    /* Versions of an abandoned branch are known here although they are beyond the head. */
-    if (b->version_seen >= h->versions_next || b->term_seen > h->term || is_foreign(h, b)) {
-        hub_hold(h, q->site, b->version_seen, b->term_seen);
-        return;
-    }
+    if (hub_is_behind(h, q->site, b)) return;
     if (!s && h->sites_count >= h->s.sites_max) {
         hub_refuse(h, WIRE_RETRY, "the run has its maximum of %u sites; raise hub.sites_max",
                    h->s.sites_max);

@@ -54,6 +54,45 @@ enum brg_status run_dir_load(const char *path, struct run_dir *out, struct err *
     return s;
 }
 
+/* ---- The key of the hub's seals -----------------------------------------------------------------------
+ * Made once, and then as old as the run: what an older process sealed has to hold for a restored one. */
+static enum brg_status seal_key_read(const char *path, struct hash *out, struct err *e) {
+    AUTO_BUF struct buf text;
+    buf_init(&text, 2 * HASH_HEX_BYTES);
+    enum brg_status s = os_read_file(path, HASH_HEX_BYTES, &text, e);
+    bool whole = s == BRG_OK && text.bytes_count == HASH_HEX_BYTES &&
+                 text.data[HASH_HEX_BYTES - 1] == '\n';
+    if (whole) text.data[HASH_HEX_BYTES - 1] = '\0';
+    bool fine = whole && hex_decode((const char *)text.data, out->v, HASH_BYTES);
+    if (text.data != NULL) explicit_bzero(text.data, text.bytes_count);
+    if (fine) return BRG_OK;
+    if (s != BRG_OK && s != BRG_E_LIMIT) return s;
+    return err_set(e, BRG_E_CONFIG,
+                   "%s: want 64 hexadecimal digits and a newline: put its copy back, or remove it "
+                   "(then what sites have seen of this run so far cannot be proved any more)",
+                   path);
+}
+
+enum brg_status run_seal_key(struct run_dir *d, bool *out_fresh, struct err *e) {
+    char path[OS_PATH_MAX];
+    *out_fresh = !os_exists(os_path(path, d->path, "seal.key"));
+    if (!*out_fresh) return seal_key_read(path, &d->settings.hub.seal_key, e);
+    os_random(&d->settings.hub.seal_key, sizeof d->settings.hub.seal_key);
+    return BRG_OK;
+}
+
+/* A full disk: the hub serves readers all the same. */
+void run_seal_key_keep(const struct run_dir *d) {
+    char path[OS_PATH_MAX], hex[HASH_HEX_BYTES];
+    struct err why = {0};
+    hash_hex(&d->settings.hub.seal_key, hex);
+    hex[HASH_HEX_BYTES - 1] = '\n';
+    os_path(path, d->path, "seal.key");
+    if (os_write_secret_atomic(path, hex, HASH_HEX_BYTES, &why) != BRG_OK)
+        log_line(LOG_WARN, "hub", "no_seal_key", "cause=\"%s\"", why.text);
+    explicit_bzero(hex, sizeof hex);
+}
+
 /* ---- The machine from its journal ------------------------------------------------------------------- */
 static enum brg_status apply(void *user, const struct record *r, struct err *e) {
     return hub_apply(user, r->seq, r->kind, r->body, r->bytes, e);

@@ -18,6 +18,10 @@ struct run_dir {
 };
 /* Reads run.json, run.yaml and model.json. E_MISSING where this is no run directory. */
 enum brg_status run_dir_load(const char *path, struct run_dir *out, struct err *e) MUST_USE;
+/* RUN/seal.key into its settings; a fresh one where there is none, to be kept (0600) once the run has proved to
+ * be one. Only a hub that serves needs it. E_CONFIG. */
+enum brg_status run_seal_key(struct run_dir *d, bool *out_fresh, struct err *e) MUST_USE;
+void run_seal_key_keep(const struct run_dir *d);
 
 /* Rebuilds the machine from the newest snapshot and the records behind it; a damaged snapshot is left
  * aside and all records are taken. Gives the hub (free with hub_destroy). */

@@ -507,7 +507,10 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
     s->started = s->times.head_since = os_now();
     s->alive = o->alive;
     enum brg_status st = run_dir_load(o->run_dir, &s->dir, e);
+    bool fresh_key = false;
+    if (st == BRG_OK) st = run_seal_key(&s->dir, &fresh_key, e);
     if (st == BRG_OK) st = open_state(s, o, e);
+    if (st == BRG_OK && fresh_key) run_seal_key_keep(&s->dir);
     if (st == BRG_OK) {
         s->events = events_create(s);
         s->journal_runs = pthread_create(&s->journal_thread, NULL, journal_main, s) == 0;

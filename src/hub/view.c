@@ -16,6 +16,7 @@ void hub_view(const struct hub *h, time_ns now, struct hub_view *out) {
     out->complete = hub_complete(h);
     out->draining = h->draining;
     out->held = h->held;
+    out->doubt = h->doubt;
     out->staged_deltas = ledger_deltas_staged(h->ledger);
     out->importing = h->import_bytes > 0;
     if (h->opened) {

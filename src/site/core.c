@@ -219,6 +219,8 @@ static void join_fill(struct site_core *c, struct wire_join *j) {
     j->version_seen = c->version_seen;
     j->term_seen = c->term_seen;
     j->theta_seen = c->theta_seen;
+    j->version_seal = c->version_seal;
+    j->term_seal = c->term_seal;
     j->tokens_per_sample = c->set.tokens_per_sample;
     for (uint32_t i = 0; i < c->leases_count; i++) {
         const struct site_lease *l = &c->leases[i];

@@ -120,7 +120,8 @@ struct site_core {
     struct id128 boot, join_boot;
     uint32_t inc, term_seen, ttl_ms, heartbeat_ms;
     uint64_t req, version_seen, id_last;
-    struct hash theta_seen; /* of version_seen; zero: not known */
+    struct hash theta_seen;              /* of version_seen; zero: not known */
+    struct hash version_seal, term_seal; /* the hub's proof of both; zero: none */
     bool offline, held, draining, closing, complete;
     bool alone; /* restored, trains what it holds; no JOIN of this process was answered yet */
     time_ns alone_at;

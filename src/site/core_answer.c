@@ -96,6 +96,7 @@ static void round_take(struct site_core *c, const struct wire_round *r, bool for
     if (r->head < c->version_seen) return;
     c->version_seen = r->head;
     c->theta_seen = r->theta;
+    c->version_seal = r->seal;
 }
 
 /* ---- JOIN -------------------------------------------------------------------------------------- */
@@ -371,11 +372,18 @@ static bool of_old_term(struct site_core *c, time_ns now, const struct wire_answ
     return true;
 }
 
+/* With the hub's seal, or a JOIN could not prove it later. */
+static void term_take(struct site_core *c, const struct wire_answer *a) {
+    if (a->term < c->term_seen) return;
+    if (a->term > c->term_seen || !hash_is_zero(&a->term_seal)) c->term_seal = a->term_seal;
+    c->term_seen = a->term;
+}
+
 void core_on_answer(struct site_core *c, time_ns now, const struct wire_answer *a,
                     struct buf *notes) {
     const struct wire_request *r = &c->control.request;
     if (a->kind != r->kind || of_old_term(c, now, a, notes)) return;
-    if (a->term > c->term_seen) c->term_seen = a->term;
+    term_take(c, a);
     if (r->kind == WIRE_LEAVE && (a->code == WIRE_UNKNOWN_SITE || a->code == WIRE_FENCED)) {
         core_move(c, SITE_GONE, notes); /* gone is what was wanted */
         return;
@@ -445,7 +453,7 @@ void core_on_beat(struct site_core *c, time_ns now, const struct wire_answer *a,
         if (!c->control.busy) core_rejoin(c, now, notes); /* nothing else would ask */
         return;
     }
-    if (a->term > c->term_seen) c->term_seen = a->term;
+    term_take(c, a);
     switch (a->code) {
     case WIRE_OK:
     case WIRE_COMPLETE: break;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core_save.c - the core's part of the local checkpoint (S2).
  *
- * Little-endian, field by field: "BRGSITE4" | identity | membership | weights | leases | segment |
+ * Little-endian, field by field: "BRGSITE5" | identity | membership | weights | leases | segment |
  * contributions. What another process start makes anew is not in it: boot, incarnation, requests under
  * way, timers, and samples that were taken but not trained (they are taken again).
  *
@@ -10,10 +10,12 @@
  * meaning is checked, against the invariants of core.c. */
 #include <string.h>
 
+#include "base/mutant.h"
 #include "site/core.h"
 
-/* Layout 1: without theta_seen; 2: without warmup_steps; 3: without residuals. */
-static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '4'};
+/* Layout 1: without theta_seen; 2: without warmup_steps; 3: without residuals; 4: without the hub's
+ * seals. */
+static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '5'};
 
 static void put_lease(struct buf *b, const struct wire_lease *w) {
     buf_u64(b, w->tok);
@@ -71,6 +73,9 @@ void site_save(const struct site_core *c, struct buf *b) {
     buf_u64(b, c->version_seen);
     buf_u32(b, c->term_seen);
     buf_put(b, c->theta_seen.v, HASH_BYTES);
+    static const struct hash none;
+    buf_put(b, MUTANT(SEALS_NOT_SAVED) ? none.v : c->version_seal.v, HASH_BYTES);
+    buf_put(b, MUTANT(SEALS_NOT_SAVED) ? none.v : c->term_seal.v, HASH_BYTES);
     buf_u8(b, c->reset_due);
     buf_u64(b, c->base);
     buf_u64(b, c->base_tokens);
@@ -196,7 +201,7 @@ static enum brg_status identity(struct reader *r, const struct site_core *c, uin
                                 struct err *e) {
     const uint8_t *m = get_bytes(r, sizeof magic);
     *out_layout = m ? m[sizeof magic - 1] : 0;
-    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '4')
+    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '5')
         return err_set(e, BRG_E_CHECKPOINT,
                        "the local checkpoint is of another version of this program");
     struct id128 run = {0};
@@ -226,6 +231,8 @@ enum brg_status site_load(struct site_core *c, const void *data, size_t n, struc
         t->version_seen = get_u64(&r);
         t->term_seen = get_u32(&r);
         if (layout > '1') get_copy(&r, t->theta_seen.v, HASH_BYTES);
+        if (layout > '4') get_copy(&r, t->version_seal.v, HASH_BYTES);
+        if (layout > '4') get_copy(&r, t->term_seal.v, HASH_BYTES);
         t->reset_due = get_u8(&r) != 0;
         t->base = get_u64(&r);
         t->base_tokens = get_u64(&r);

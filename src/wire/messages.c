@@ -106,6 +106,7 @@ static const struct field state_fields[] = {FIELD(wire_lease_state, tok, JSON_HE
                                             FIELD(wire_lease_state, keep, JSON_U64), FIELD_END};
 static const struct field round_fields[] = {FIELD(wire_round, head, JSON_U64),
                                             FIELD(wire_round, theta, JSON_HASH),
+                                            FIELD_OMIT(wire_round, seal, JSON_HASH),
                                             FIELD(wire_round, tokens, JSON_U64),
                                             FIELD(wire_round, tokens_per_step, JSON_U64),
                                             FIELD(wire_round, steps_target, JSON_U64),
@@ -121,6 +122,8 @@ static const struct field join_fields[] = {FIELD(wire_join, boot, JSON_ID),
                                            FIELD_OPT(wire_join, version_seen, JSON_U64),
                                            FIELD_OPT(wire_join, term_seen, JSON_U32),
                                            FIELD_OMIT(wire_join, theta_seen, JSON_HASH),
+                                           FIELD_OMIT(wire_join, version_seal, JSON_HASH),
+                                           FIELD_OMIT(wire_join, term_seal, JSON_HASH),
                                            FIELD(wire_join, tokens_per_sample, JSON_U32),
                                            FIELD_LIST(wire_join, resume, part_fields),
                                            FIELD_END};
@@ -191,9 +194,9 @@ static const struct field commit_answer_fields[] = {
     FIELD_END};
 static const struct field rest_fields[] = {FIELD_STRUCT(wire_commit_answer, rest, lease_fields),
                                            FIELD_END};
-static const struct field answer_fields[] = {FIELD_NAME(wire_answer, code, code_names),
-                                             FIELD(wire_answer, req, JSON_U64),
-                                             FIELD(wire_answer, term, JSON_U32), FIELD_END};
+static const struct field answer_fields[] = {
+    FIELD_NAME(wire_answer, code, code_names), FIELD(wire_answer, req, JSON_U64),
+    FIELD(wire_answer, term, JSON_U32), FIELD_OMIT(wire_answer, term_seal, JSON_HASH), FIELD_END};
 static const struct field problem_fields[] = {
     FIELD_TEXT(wire_answer, text), FIELD_OPT(wire_answer, retry_ms, JSON_U32), FIELD_END};
 

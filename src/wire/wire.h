@@ -72,7 +72,8 @@ struct wire_join {
     struct hash tensors;     /* names and shapes of the parameters */
     uint64_t version_seen;   /* highest version and term this site ever saw: HUB_BEHIND */
     uint32_t term_seen;
-    struct hash theta_seen; /* of version_seen; zero: not told */
+    struct hash theta_seen;              /* of version_seen; zero: not told */
+    struct hash version_seal, term_seal; /* the hub's, as they came with those; zero: none */
     uint32_t tokens_per_sample;
     uint32_t resume_count;
     struct wire_part resume[WIRE_LEASES_MAX]; /* leases in the local checkpoint */
@@ -178,6 +179,7 @@ const char *wire_outcome_name(enum outcome o); /* "unknown", "staged", ... as on
 struct wire_round {           /* the round's header: what the site needs to train by */
     uint64_t head;            /* newest committed version */
     struct hash theta;        /* SHA-256 of theta_head's bytes */
+    struct hash seal;         /* proves, later, that the hub has announced both; zero: none */
     uint64_t tokens;          /* committed tokens at the head */
     uint64_t tokens_per_step; /* planned tokens of all live sites in one inner step */
     uint64_t steps_target;    /* inner steps this site should hand in after */
@@ -219,6 +221,7 @@ struct wire_answer {
     enum wire_code code;
     uint64_t req;
     uint32_t term;
+    struct hash term_seal;    /* proves, later, that the hub had this term; zero: none */
     uint32_t retry_ms;        /* RETRY */
     char text[WIRE_TEXT_MAX]; /* not OK: one sentence with the remedy */
     union {

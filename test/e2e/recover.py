@@ -63,12 +63,12 @@ def test_a_lost_run_goes_on_from_a_sites_copy():
         rebuild(x, saved)
         s = x.status()
         h.check("the version goes on", s["head"] >= version, (s["head"], version))
-        # A site may have heard of a version that nobody had fetched: then the hub holds, and the operator
-        # declares that the run goes on from here.
+        # A site may have heard of a version that nobody had fetched. The key of the seals went with the disk, so it
+        # cannot prove it: it alone is refused until the operator declares that the run goes on from here.
         until = time.monotonic() + 100
         while not x.complete():
             h.check("completes after the rebuild", time.monotonic() < until, x.last_status)
-            if x.status() and x.last_status["held"]:
+            if x.status() and any(s["id"] in ("hub_behind", "unproved") for s in x.last_status["alarms"]):
                 done = h.run("rollback", x.run_dir, x.last_status["head"])
                 h.check("rollback", done.returncode == 0, done.stderr)
             x.check_processes()
@@ -175,6 +175,59 @@ def lies_are_found(path):
         h.check(name + ": audit", done.returncode in (17, 18), (done.returncode, done.stdout, done.stderr))
         done = h.run("hub", "replay", other)
         h.check(name + ": replay", done.returncode in (17, 18), (done.returncode, done.stdout, done.stderr))
+
+
+def test_an_old_copy_holds_where_a_site_proves_what_it_has_seen():
+    """The copy cannot know that it is old. With the run's key it believes a site that shows its seals, and nobody else;
+    without the key it goes on, says so, and a rollback settles it."""
+    path, copy = h.make_run("newer"), os.path.join(h.SCRATCH, "older")
+    hub = h.Hub(path)
+    site = h.FakeSite(hub, "fake")
+    site.join()
+    h.check("0600", os.stat(os.path.join(path, "seal.key")).st_mode & 0o777 == 0o600)
+    for k in range(2):
+        if k == 1:
+            hub.stop()
+            shutil.copytree(path, copy, symlinks=True)
+            hub = site.hub = h.Hub(path)
+        status, a, _ = site.hand_in()
+        h.check("staged", status == 200, (status, a))
+        h.wait("a merge", lambda k=k: hub.get("/v1/status")["head"] > k)
+    status, told = site.send("heartbeat", hb_seq=9, base=1, phase="training", leases=[])
+    h.check("told", status == 200 and told["round"]["head"] == 2, told)
+    seen = {"version_seen": 2, "theta_seen": told["round"]["theta"], "version_seal": told["round"]["seal"],
+            "term_seen": told["term"], "term_seal": told["term_seal"]}
+    hub.stop()
+    lost = os.path.join(h.SCRATCH, "keyless")
+    shutil.copytree(copy, lost, symlinks=True)
+    os.unlink(os.path.join(lost, "seal.key"))
+    for where, held in ((copy, True), (lost, False)):
+        hub = site.hub = h.Hub(where)
+        try:
+            other = h.FakeSite(hub, "other")
+            h.check("another site", other.join()[0] == 200)
+            status, a = other.join(**dict(seen, version_seal="0" * 64, term_seal="1" * 64))
+            h.check("no proof", status == 409 and a["code"] == "HUB_BEHIND" and "prove" in a["text"], (status, a))
+            h.check("it goes on", not hub.get("/v1/status")["held"])
+            status, a = site.join(**seen)
+            h.check("refused", status == 409 and a["code"] == "HUB_BEHIND", (status, a))
+            s = hub.get("/v1/status")
+            h.check("held", s["held"] == held, s["held"])
+            h.check("an alarm", any(x["id"] == ("hub_behind" if held else "unproved") for x in s["alarms"]), s["alarms"])
+            other.join()
+            status, a = other.lease()
+            h.check("work for others", status == (503 if held else 200), (status, a))
+            said(["rollback", where, 1], 0, "")
+            status, a = site.join(**seen)
+            h.check("it was decided", status == 200, (status, a))
+            status, a, _ = site.hand_in()
+            h.wait("a merge", lambda: hub.get("/v1/status")["head"] > 2)
+        finally:
+            hub.stop()
+        h.prove(where)
+    with open(os.path.join(lost, "seal.key"), "w", encoding="ascii") as f:
+        f.write("of another run\n")
+    said(["hub", lost, "--listen", "127.0.0.1:0"], 3, "seal.key")
 
 
 def start_rebuilt(path, checkpoint):

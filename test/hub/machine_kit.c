@@ -30,7 +30,8 @@ struct hub_settings kit_settings(uint64_t positions, uint32_t epochs) {
                                  .crashes_max = 3,
                                  .sites_max = 8,
                                  .records_per_snapshot = 100,
-                                 .delta_bytes_max = 1 << 20};
+                                 .delta_bytes_max = 1 << 20,
+                                 .seal_key = {{7}}};
 }
 
 const struct wire_answer *kit_step(struct kit *k, const struct hub_cmd *c) {
@@ -94,6 +95,12 @@ struct hub *kit_replay(const struct kit *k, uint64_t seq_max) {
         assert_int_equal(st, BRG_OK);
     }
     return h;
+}
+
+void kit_seal(const struct kit *k, struct wire_request *join) {
+    struct wire_join *j = &join->u.join;
+    j->version_seal = hub_seal_version(&k->s, j->version_seen, &j->theta_seen);
+    j->term_seal = hub_seal_term(&k->s, j->term_seen);
 }
 
 const struct wire_answer *kit_commit(struct kit *k, const struct wire_request *q,

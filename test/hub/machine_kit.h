@@ -41,6 +41,8 @@ struct hub_view kit_view(const struct kit *k);
 struct wire_request kit_request(const struct kit *k, enum wire_kind kind, const char *site,
                                 uint32_t inc);
 struct wire_request kit_join_request(const struct kit *k, const char *site, uint8_t boot);
+/* The seals that a site has which was told all that the JOIN claims. */
+void kit_seal(const struct kit *k, struct wire_request *join);
 uint32_t kit_join(struct kit *k, const char *site, uint8_t boot); /* asserts OK; gives inc */
 /* A lease, asserted to be granted. */
 struct wire_lease kit_lease(struct kit *k, const char *site, uint32_t inc, uint64_t req,

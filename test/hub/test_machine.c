@@ -164,6 +164,7 @@ TEST(hub_holds_when_a_site_has_seen_more) {
     struct wire_lease l = kit_lease(&k, "alpha", inc, 1, 8);
     struct wire_request q = kit_join_request(&k, "beta", 1);
     q.u.join.version_seen = 5;
+    kit_seal(&k, &q);
     assert_int_equal(kit_send(&k, &q)->code, WIRE_HUB_BEHIND);
     assert_true(kit_view(&k).held);
     uint64_t seq = k.seq;
@@ -191,11 +192,118 @@ TEST(hub_holds_when_a_site_has_seen_a_newer_term) {
     open_small(&k, 100, 1);
     struct wire_request q = kit_join_request(&k, "beta", 1);
     q.u.join.term_seen = 9;
+    kit_seal(&k, &q);
     assert_int_equal(kit_send(&k, &q)->code, WIRE_HUB_BEHIND);
     struct hub_cmd back = {.kind = HUB_CMD_ROLLBACK};
     kit_step(&k, &back);
     assert_int_equal(kit_view(&k).term, 10);
     assert_int_equal(kit_send(&k, &q)->code, WIRE_OK);
+    kit_close(&k);
+}
+
+/* One site with a token, and the whole run stood still: any number beyond the head did. */
+TEST(hub_H8_a_claim_without_a_seal_stops_its_site_alone) {
+    struct kit k;
+    open_small(&k, 100, 1);
+    uint32_t inc = kit_join(&k, "alpha", 1), bad = kit_join(&k, "beta", 1);
+    struct wire_lease l = kit_lease(&k, "beta", bad, 1, 8);
+    struct wire_request q = kit_commit_request(&k, "beta", bad, 1, &l, 8);
+    q.u.commit.base = 1; /* the head is 0 */
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_UNKNOWN_SITE);
+    q = kit_request(&k, WIRE_LEASE, "beta", bad);
+    q.u.lease.base = UINT64_C(1) << 50;
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_UNKNOWN_SITE);
+    for (int i = 0; i < 5; i++) {
+        q = kit_join_request(&k, "beta", (uint8_t)(10 + i));
+        if (i != 1) q.u.join.version_seen = 5;
+        if (i >= 1) q.u.join.term_seen = 9;
+        kit_seal(&k, &q);
+        if (i == 0 || i == 2) memset(&q.u.join.version_seal, 0, HASH_BYTES);
+        if (i == 1 || i == 2) q.u.join.term_seal.v[31] ^= 1;
+        if (i == 3) q.u.join.version_seen++, q.u.join.term_seen--; /* seals of other numbers */
+        if (i == 4) { /* the one in the other's place */
+            struct hash x = q.u.join.term_seal;
+            q.u.join.term_seal = q.u.join.version_seal;
+            q.u.join.version_seal = x;
+        }
+        uint64_t seq = k.seq;
+        assert_int_equal(kit_send(&k, &q)->code, WIRE_HUB_BEHIND);
+        assert_non_null(strstr(k.out.answer.text, "prove"));
+        assert_int_equal(k.seq, seq); /* nothing is written */
+        assert_false(kit_view(&k).held);
+        assert_string_equal(kit_view(&k).doubt.name, "beta");
+    }
+    l = kit_lease(&k, "alpha", inc, 2, 8); /* and all others go on */
+    assert_int_equal(kit_stage(&k, "alpha", inc, 2, &l, 8), OUTCOME_STAGED);
+    kit_wait(&k, 2 * KIT_TTL); /* for beta no longer than for any that is silent */
+    kit_merge(&k);
+    assert_int_equal(kit_view(&k).head, 1);
+    kit_close(&k);
+}
+
+/* The site that was told a version knows the proof of it, from any answer. */
+TEST(hub_H8_what_the_hub_announced_is_proved_by_what_came_with_it) {
+    struct kit k;
+    open_small(&k, 100, 1);
+    uint32_t inc = kit_join(&k, "alpha", 1);
+    struct wire_lease l = kit_lease(&k, "alpha", inc, 1, 8);
+    assert_int_equal(kit_stage(&k, "alpha", inc, 1, &l, 8), OUTCOME_STAGED);
+    struct buf old = k.journal; /* the copy that somebody restores later */
+    buf_init(&k.journal, 1 << 28);
+    buf_put(&k.journal, old.data, old.bytes_count);
+    uint64_t seq = k.seq;
+    kit_merge(&k);
+    struct wire_request q = kit_request(&k, WIRE_HEARTBEAT, "alpha", inc);
+    q.u.heartbeat.hb_seq = 1;
+    struct wire_answer told = *kit_send(&k, &q);
+    assert_int_equal(told.u.heartbeat.round.head, 1);
+    buf_fini(&k.journal);
+    k.journal = old;
+    k.seq = seq;
+    hub_destroy(k.h);
+    k.h = kit_replay(&k, UINT64_MAX);
+    (void)kit_step(&k, &(struct hub_cmd){
+                           .kind = HUB_CMD_START}); /* its term is no older than what alpha saw */
+    q = kit_commit_request(&k, "alpha", inc, 7, &l, 8); /* it does not know yet, and goes on */
+    q.u.commit.base = 1;
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_UNKNOWN_SITE);
+    assert_false(kit_view(&k).held);
+    q = kit_join_request(&k, "alpha", 5);
+    q.u.join.version_seen = told.u.heartbeat.round.head;
+    q.u.join.theta_seen = told.u.heartbeat.round.theta;
+    q.u.join.version_seal = told.u.heartbeat.round.seal;
+    q.u.join.term_seen = told.term;
+    q.u.join.term_seal = told.term_seal;
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_HUB_BEHIND);
+    assert_true(kit_view(&k).held);
+    kit_close(&k);
+}
+
+/* The key was lost with the disk: a person declares the branch, and the claim is passed over. */
+TEST(hub_H8_a_rollback_skips_what_was_claimed_without_proof) {
+    struct kit k;
+    open_small(&k, 100, 1);
+    uint32_t inc = kit_join(&k, "alpha", 1);
+    struct wire_request q = kit_join_request(&k, "beta", 2), far = kit_join_request(&k, "gamma", 3);
+    q.u.join.version_seen = 5;
+    q.u.join.term_seen = 4;
+    q.u.join.theta_seen.v[0] = 1;
+    far.u.join.version_seen = UINT64_C(1) << 52; /* no rollback may use up the numbers */
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_HUB_BEHIND);
+    assert_int_equal(kit_send(&k, &far)->code, WIRE_HUB_BEHIND);
+    struct hub_cmd back = {.kind = HUB_CMD_ROLLBACK};
+    assert_int_equal(kit_step(&k, &back)->code, WIRE_OK);
+    assert_int_equal(kit_view(&k).term, 5);
+    assert_string_equal(kit_view(&k).doubt.name, "");
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_OK);
+    assert_int_equal(kit_send(&k, &far)->code, WIRE_HUB_BEHIND);
+    struct wire_lease l = kit_lease(&k, "alpha", inc, 2, 8);
+    assert_int_equal(kit_stage(&k, "alpha", inc, 2, &l, 8), OUTCOME_STAGED);
+    kit_merge(&k);
+    assert_true(kit_view(&k).head > 5 && kit_view(&k).head < 10);
+    kit_kill(&k);
+    q.u.join.boot.v[3] ^= 1;
+    assert_int_equal(kit_send(&k, &q)->code, WIRE_OK); /* decided for good */
     kit_close(&k);
 }
 

@@ -50,7 +50,8 @@ static void lease_keep(struct chaos *c, uint32_t site, const struct wire_lease *
 static void do_join(struct chaos *c, uint32_t s) {
     struct wire_request q = kit_join_request(&c->k, names[s], (uint8_t)(1 + below(c, 200)));
     q.req = ++c->req;
-    q.u.join.version_seen = below(c, 200) == 0 ? 1000 : 0;
+    q.u.join.version_seen = below(c, 100) == 0 ? 1000 : 0;
+    if (below(c, 2)) kit_seal(&c->k, &q);
     for (uint32_t i = 0; i < c->leases && q.u.join.resume_count < 8; i++)
         if (below(c, 4) == 0)
             q.u.join.resume[q.u.join.resume_count++] =

@@ -147,6 +147,7 @@ TEST(hub_H7_nothing_that_the_lost_hub_gave_counts) {
     assert_int_equal(a->u.join.leases[0].verdict, LEASE_GONE);
     join.u.join.boot.v[0] = 99; /* one that has seen a version after the checkpoint */
     join.u.join.version_seen = 3;
+    kit_seal(&k, &join);
     assert_int_equal(kit_send(&k, &join)->code, WIRE_HUB_BEHIND);
     buf_fini(&s.ledger);
     kit_close(&k);
@@ -295,6 +296,7 @@ TEST(hub_a_site_of_another_branch_is_known_by_its_weights) {
     join.u.join.version_seen = 2;
     join.u.join.theta_seen = s.theta;
     join.u.join.theta_seen.v[5] ^= 1;
+    kit_seal(&k, &join); /* of the hub of the other branch */
     const struct wire_answer *a = kit_send(&k, &join);
     assert_int_equal(a->code, WIRE_HUB_BEHIND);
     assert_non_null(strstr(a->text, "other weights"));

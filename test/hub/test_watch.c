@@ -80,6 +80,12 @@ TEST(hub_alarms_know_a_hub_that_holds_and_positions_in_quarantine) {
     q.u.join.version_seen = 9;
     q.u.join.term_seen = 9;
     (void)kit_send(&k, &q);
+    assert_false(kit_view(&k).held);
+    assert_non_null(strstr(alarms_of(&k, &x), "unproved:warn:b "));
+    kit_wait(&k, 601);
+    assert_null(strstr(alarms_of(&k, &x), "unproved"));
+    kit_seal(&k, &q);
+    (void)kit_send(&k, &q);
     assert_true(kit_view(&k).held);
     assert_non_null(strstr(alarms_of(&k, &x), "hub_behind:error: "));
     kit_close(&k);

@@ -42,6 +42,36 @@ TEST(site_S2_the_saved_state_is_the_state) {
     bench_free(c);
 }
 
+/* What a site cannot prove counts for nothing at a hub that is an old copy. */
+TEST(site_S2_the_hubs_seals_are_saved_and_shown_at_the_next_join) {
+    struct bench *b = bench_ready();
+    b->now += 20 * SECOND;
+    tick(b);
+    assert_true(b->core.beat.busy);
+    struct wire_answer h = {.kind = WIRE_HEARTBEAT, .term = 3, .term_seal = {{30}}};
+    h.u.heartbeat.hb_seq = b->core.hb_seq;
+    h.u.heartbeat.round = round_at(2);
+    h.u.heartbeat.round.theta.v[0] = 21;
+    h.u.heartbeat.round.seal.v[0] = 20;
+    event(b, &(struct site_event){.kind = SITE_BEAT_ANSWER, .id = b->core.beat.id, .u.answer = &h});
+    b->head = 2;
+    AUTO_BUF struct buf saved = {.bytes_max = 1 << 20};
+    site_save(&b->core, &saved);
+    struct bench *c = bench_new();
+    struct err e;
+    assert_int_equal(site_load(&c->core, saved.data, saved.bytes_count, &e), BRG_OK);
+    event(c, &(struct site_event){.kind = SITE_START});
+    expect(c, WIRE_JOIN);
+    const struct wire_join *j = &c->core.control.request.u.join;
+    assert_int_equal(j->version_seen, 2);
+    assert_int_equal(j->theta_seen.v[0], 21);
+    assert_int_equal(j->version_seal.v[0], 20);
+    assert_int_equal(j->term_seen, 3);
+    assert_int_equal(j->term_seal.v[0], 30);
+    bench_free(b);
+    bench_free(c);
+}
+
 TEST(site_S2_a_wrong_byte_anywhere_never_crashes_and_never_half_loads) {
     struct bench *b = bench_ready();
     steps(b, 3);

@@ -76,6 +76,40 @@ TEST(wire_golden_join_with_the_hash_of_what_was_seen) {
     buf_fini(&b);
 }
 
+/* The same for what proves it; and where it comes from. */
+TEST(wire_golden_seals) {
+    struct prng p;
+    struct wire_request r, back;
+    struct wire_answer a, again;
+    struct buf b;
+    struct err e = {0};
+    prng_seed(&p, 107);
+    random_request(&p, WIRE_JOIN, &r);
+    for (int i = 0; i < HASH_BYTES; i++) {
+        r.u.join.version_seal.v[i] = (uint8_t)prng_u64(&p);
+        r.u.join.term_seal.v[i] = (uint8_t)prng_u64(&p);
+    }
+    buf_init(&b, WIRE_BODY_MAX);
+    wire_request_encode(&r, &b);
+    compare("request-join-seals", &b);
+    assert_int_equal(wire_request_decode(WIRE_JOIN, b.data, b.bytes_count, &back, &e), BRG_OK);
+    assert_memory_equal(&r, &back, sizeof r);
+    random_answer(&p, WIRE_HEARTBEAT, WIRE_OK, &a);
+    buf_reset(&b);
+    wire_answer_encode(&a, &b);
+    assert_null(strstr(buf_cstr(&b), "seal"));
+    for (int i = 0; i < HASH_BYTES; i++) {
+        a.term_seal.v[i] = (uint8_t)prng_u64(&p);
+        a.u.heartbeat.round.seal.v[i] = (uint8_t)prng_u64(&p);
+    }
+    buf_reset(&b);
+    wire_answer_encode(&a, &b);
+    compare("answer-heartbeat-seals", &b);
+    assert_int_equal(wire_answer_decode(WIRE_HEARTBEAT, b.data, b.bytes_count, &again, &e), BRG_OK);
+    assert_memory_equal(&a, &again, sizeof a);
+    buf_fini(&b);
+}
+
 TEST(wire_golden_answers) {
     struct prng p;
     prng_seed(&p, 101);
