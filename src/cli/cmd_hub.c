@@ -32,10 +32,12 @@ static const char HELP[] =
     "(beringia token), or refuses; docs/security.md.\n"
     "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after "
     "any\n"
-    "other end start it again: nothing that was answered is lost. A service manager that sets "
-    "NOTIFY_SOCKET\n"
-    "is told when it serves and that it lives: beringia-hub@.service, docs/install.md.\n";
+    "other end start it again: nothing that was answered is lost. A renewed certificate is taken "
+    "up\n"
+    "within seconds, or at once by SIGHUP. A service manager that sets NOTIFY_SOCKET is told when\n"
+    "it serves and that it lives: beringia-hub@.service, docs/install.md.\n";
 
+enum { LOOK_S = 2 }; /* between two looks at the certificate */
 enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_ROLLBACK, OPT_HELP };
 static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
                                         {"log-level", 1, NULL, OPT_LEVEL},
@@ -74,6 +76,16 @@ static enum brg_status rebuild(const char *run, const char *from, struct err *e)
     return BRG_OK;
 }
 
+/* SIGHUP: look at the certificate now; without it, every few seconds. */
+static int wait_for_end(struct hub_server *s, const sigset_t *set) {
+    static const struct timespec look = {.tv_sec = LOOK_S};
+    for (;;) {
+        int sig = sigtimedwait(set, NULL, &look);
+        if (sig == SIGTERM || sig == SIGINT) return sig;
+        if (sig == SIGHUP || (sig < 0 && errno == EAGAIN)) hub_server_renew(s, sig == SIGHUP);
+    }
+}
+
 /* The signals that stop it are taken synchronously: blocked before any thread is made, so that all
  * threads inherit it, and waited for here. */
 static int serve(struct hub_server_options o, const char *rebuild_from) {
@@ -87,6 +99,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
     (void)sigemptyset(&stop);
     (void)sigaddset(&stop, SIGTERM);
     (void)sigaddset(&stop, SIGINT);
+    (void)sigaddset(&stop, SIGHUP);
     CHECK(pthread_sigmask(SIG_BLOCK, &stop, NULL) == 0);
     notify_open(&manager);
     notify_open(&alive);
@@ -105,7 +118,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
         printf("listening on %s\n", hub_server_url(s));
         (void)fflush(stdout);
         notify_say(&manager, "READY=1\nSTATUS=serving %.400s at %.400s", run, hub_server_url(s));
-        while (sigwait(&stop, &sig) != 0) continue;
+        sig = wait_for_end(s, &stop);
         notify_say(&manager, "STOPPING=1\nSTATUS=stopping in order");
         log_line(LOG_INFO, "hub", "stopping", "signal=%d", sig);
     }

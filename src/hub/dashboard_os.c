@@ -103,7 +103,8 @@ enum MHD_Result handle_versions(struct exchange *x) {
         buf_u8(&b, '}');
     }
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
-    buf_printf(&b, "],\"count\":%zu}\n", count);
+    bool weights = x->who.scope == 0 || (SCOPES_WEIGHTS & 1u << x->who.scope) != 0;
+    buf_printf(&b, "],\"count\":%zu,\"weights\":%s}\n", count, weights ? "true" : "false");
     mem_free(list);
     enum step_result step = server_settle(s);
     return step == STEP_DONE ? reply_json(x, 200, &b) : reply_step(x, step);

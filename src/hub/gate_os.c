@@ -293,6 +293,20 @@ bool gate_part_take(struct gate *g, const struct caller *c, const struct id128 *
     return good;
 }
 
+enum gate_part gate_part_drop(struct gate *g, const struct caller *c, const struct id128 *did) {
+    enum gate_part whose = GATE_PART_NOBODYS;
+    if (c->scope == 0) return GATE_PART_MINE;
+    CHECK(pthread_mutex_lock(&g->lock) == 0);
+    for (struct part *p = g->parts; p < g->parts + PARTS_MAX; p++) {
+        if (p->turn == 0 || !id_equal(&p->did, did)) continue;
+        whose = strcmp(p->name, c->name) == 0 ? GATE_PART_MINE : GATE_PART_OTHERS;
+        if (whose == GATE_PART_MINE) memset(p, 0, sizeof *p);
+        break;
+    }
+    CHECK(pthread_mutex_unlock(&g->lock) == 0);
+    return whose;
+}
+
 /* ---- Connections ------------------------------------------------------------------------------------- */
 struct watch *gate_watch_begin(struct gate *g, int fd, const struct sockaddr *from) {
     struct watch *w = mem_alloc(1, sizeof *w);

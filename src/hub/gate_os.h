@@ -64,6 +64,10 @@ bool gate_speaks_for(const struct caller *c, const char *name);
 bool gate_part_take(struct gate *g, const struct caller *c, const struct id128 *did, bool *out_drop,
                     struct id128 *out_oldest);
 
+/* Forgets an upload that this caller began. Nobody's: begun before this process, or never. */
+enum gate_part { GATE_PART_MINE, GATE_PART_OTHERS, GATE_PART_NOBODYS };
+enum gate_part gate_part_drop(struct gate *g, const struct caller *c, const struct id128 *did);
+
 /* ---- Connections ----------------------------------------------------------------------------------- */
 /* A watch is that of one connection and lives as long as it. */
 struct watch *gate_watch_begin(struct gate *g, int fd, const struct sockaddr *from);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "hub/http_os.h"
+#include "hub/http_text.h"
 #include "wire/json.h"
 
 enum {
@@ -118,7 +119,10 @@ enum MHD_Result reply_method(struct exchange *x, uint32_t allowed) {
     static const struct {
         uint32_t bit;
         const char *name;
-    } names[] = {{METHOD_GET, "GET, HEAD"}, {METHOD_POST, "POST"}, {METHOD_PUT, "PUT"}};
+    } names[] = {{METHOD_GET, "GET, HEAD"},
+                 {METHOD_POST, "POST"},
+                 {METHOD_PUT, "PUT"},
+                 {METHOD_DELETE, "DELETE"}};
     for (size_t i = 0; i < ARRAY_COUNT(names); i++) {
         if ((allowed & names[i].bit) == 0) continue;
         size_t n = strlen(list);
@@ -144,32 +148,6 @@ enum MHD_Result reply_other_name(struct exchange *x) {
 }
 
 /* ---- Files with Range ------------------------------------------------------------------------------ */
-/* One range only (RFC 9110, 14.2): -1 not satisfiable, 0 none or not understood (send all), 1 there. */
-static int range_parse(const char *text, uint64_t bytes, uint64_t *out_from, uint64_t *out_count) {
-    uint64_t from, to;
-    char a[24] = "", b[24] = "";
-    if (strncmp(text, "bytes=", 6) != 0 || strchr(text, ',') != NULL) return 0;
-    const char *dash = strchr(text + 6, '-');
-    if (dash == NULL || (size_t)(dash - text - 6) >= sizeof a || strlen(dash + 1) >= sizeof b)
-        return 0;
-    memcpy(a, text + 6, (size_t)(dash - text - 6));
-    memcpy(b, dash + 1, strlen(dash + 1));
-    if (a[0] == '\0') { /* the last so many bytes */
-        if (!parse_u64(b, &to)) return 0;
-        if (to == 0 || bytes == 0) return -1;
-        *out_count = to < bytes ? to : bytes;
-        *out_from = bytes - *out_count;
-        return 1;
-    }
-    if (!parse_u64(a, &from) || (b[0] != '\0' && !parse_u64(b, &to))) return 0;
-    if (b[0] == '\0' || to >= bytes) to = bytes > 0 ? bytes - 1 : 0;
-    if (from >= bytes) return -1;
-    if (to < from) return 0;
-    *out_from = from;
-    *out_count = to - from + 1;
-    return 1;
-}
-
 enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const struct hash *hash) {
     char hex[HASH_HEX_BYTES], etag[HASH_HEX_BYTES + 4], header[96];
     hash_hex(hash, hex);
@@ -177,10 +155,11 @@ enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const str
     const char *range = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "Range");
     const char *only = MHD_lookup_connection_value(x->mhd, MHD_HEADER_KIND, "If-Range");
     uint64_t from = 0, count = bytes;
-    int http = 200, found = 0;
+    int http = 200;
+    enum http_range found = HTTP_RANGE_NONE;
     if (range != NULL && (only == NULL || strcmp(only, etag) == 0))
-        found = range_parse(range, bytes, &from, &count);
-    if (found < 0) {
+        found = http_range(range, bytes, &from, &count);
+    if (found == HTTP_RANGE_BAD) {
         (void)close(fd);
         struct MHD_Response *r = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
         (void)snprintf(header, sizeof header, "bytes */%" PRIu64, bytes);
@@ -192,7 +171,7 @@ enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const str
         (void)close(fd);
         return MHD_NO;
     }
-    if (found > 0) {
+    if (found == HTTP_RANGE_PART) {
         http = 206;
         (void)snprintf(header, sizeof header, "bytes %" PRIu64 "-%" PRIu64 "/%" PRIu64, from,
                        from + count - 1, bytes);
@@ -248,8 +227,11 @@ static uint32_t method_of(const char *name) {
     static const struct {
         const char *name;
         uint32_t bit;
-    } names[] = {
-        {"GET", METHOD_GET}, {"HEAD", METHOD_HEAD}, {"POST", METHOD_POST}, {"PUT", METHOD_PUT}};
+    } names[] = {{"GET", METHOD_GET},
+                 {"HEAD", METHOD_HEAD},
+                 {"POST", METHOD_POST},
+                 {"PUT", METHOD_PUT},
+                 {"DELETE", METHOD_DELETE}};
     for (size_t i = 0; i < ARRAY_COUNT(names); i++)
         if (strcmp(names[i].name, name) == 0) return names[i].bit;
     return 0;
@@ -257,17 +239,9 @@ static uint32_t method_of(const char *name) {
 
 static bool cut_path(struct exchange *x, const char *url) {
     size_t n = strlen(url);
-    if (n >= sizeof x->path || url[0] != '/') return false;
+    if (n >= sizeof x->path) return false;
     memcpy(x->path, url, n + 1);
-    if (n == 1) return true; /* "/": the page */
-    for (char *p = x->path; *p != '\0';) {
-        *p++ = '\0'; /* a slash */
-        if (*p == '\0' || *p == '/') return false;
-        if (x->segments_count == PATH_MAX_SEGMENTS) return false;
-        x->segment[x->segments_count++] = p;
-        while (*p != '\0' && *p != '/') p++;
-    }
-    return true;
+    return http_cut(x->path, x->segment, PATH_MAX_SEGMENTS, &x->segments_count);
 }
 
 static enum MHD_Result reply_no_route(struct exchange *x) {

@@ -9,7 +9,7 @@
 #include "hub/server_os.h"
 
 /* MHD_Result is an int before libmicrohttpd 0.9.71; this is never that old. */
-enum { METHOD_GET = 1, METHOD_HEAD = 2, METHOD_POST = 4, METHOD_PUT = 8 };
+enum { METHOD_GET = 1, METHOD_HEAD = 2, METHOD_POST = 4, METHOD_PUT = 8, METHOD_DELETE = 16 };
 enum { OPERATOR_BODY_MAX = 4096, PATH_MAX_SEGMENTS = 5 };
 
 struct exchange { /* one request; lives from its headers to its last byte */
@@ -81,6 +81,7 @@ enum MHD_Result upload_begin(struct exchange *x); /* headers are here */
 void upload_piece(struct exchange *x, const void *data, size_t n);
 enum MHD_Result upload_end(struct exchange *x);
 enum MHD_Result handle_blob_get(struct exchange *x);
+enum MHD_Result handle_blob_drop(struct exchange *x);
 /* A COMMIT: looks at the blob, makes it durable, then asks the machine. */
 enum MHD_Result handle_commit(struct exchange *x, const struct wire_request *r);
 enum MHD_Result reply_answer(struct exchange *x, const struct wire_answer *a);

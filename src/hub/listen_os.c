@@ -3,9 +3,12 @@
  *
  *   loopback               HTTP, or HTTPS where there is a certificate; tokens where there are some
  *   any other address      refused without both: who reaches the port could drain the run or take the model
- */
+ *
+ * A renewed certificate is taken up without a restart: a second daemon of libmicrohttpd takes over the listening
+ * socket, with the new files, and the first one keeps what is connected until it is gone. */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,6 +20,7 @@
 #include <unistd.h>
 
 #include "hub/http_os.h"
+#include "hub/http_text.h"
 #include "hub/tls_os.h"
 
 enum {
@@ -26,7 +30,8 @@ enum {
     CONNECTION_STACK_TLS = 512 * 1024, /* a handshake's sums */
     CONNECTION_IDLE_S = 150,
     LISTEN_BACKLOG = 4096,
-    EXPIRES_SOON_S = 14 * 86400
+    EXPIRES_SOON_S = 14 * 86400,
+    WARN_EVERY_S = 86400
 };
 static const char PRIORITIES[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:%SERVER_PRECEDENCE";
 
@@ -39,23 +44,9 @@ static void on_log(void *user, const char *fmt, va_list ap) {
     log_line(LOG_DEBUG, "hub", "http", "text=%s", log_quote(text, quoted, sizeof quoted));
 }
 
-/* As libmicrohttpd's own, but for %00: a path would end there for us, and not for whoever looks at it before us. */
 static size_t unescape(void *user, struct MHD_Connection *mhd, char *s) {
-    char *to = s;
     (void)user, (void)mhd;
-    for (const char *p = s; *p != '\0';) {
-        uint8_t byte = 0;
-        char hex[3] = {0};
-        if (*p == '%' && p[1] != '\0') memcpy(hex, p + 1, 2);
-        if (hex[1] != '\0' && hex_decode(hex, &byte, 1) && byte != 0) {
-            *to++ = (char)byte;
-            p += 3;
-        } else {
-            *to++ = *p++;
-        }
-    }
-    *to = '\0';
-    return (size_t)(to - s);
+    return http_unescape(s);
 }
 
 /* ---- Listening --------------------------------------------------------------------------------------- */
@@ -198,6 +189,26 @@ static void file_of(const struct hub_server *s, const char *set, const char *own
         (void)os_path(out, s->dir.path, "%s", set[0] != '\0' ? set : own);
 }
 
+/* Since the last look; also where one of them is not there. */
+static bool files_changed(struct hub_server *s) {
+    struct listening *l = &s->listening;
+    const struct run_settings *set = &s->dir.settings;
+    char path[OS_PATH_MAX];
+    struct stat now[2], *was[2] = {&l->cert, &l->key};
+    bool changed = false;
+    for (int i = 0; i < 2; i++) {
+        file_of(s, i == 0 ? set->tls_cert : set->tls_key,
+                i == 0 ? "tls/hub.pem" : "tls/hub-key.pem", path);
+        if (stat(path, &now[i]) != 0) memset(&now[i], 0, sizeof now[i]);
+        changed |= now[i].st_ino != was[i]->st_ino || now[i].st_size != was[i]->st_size ||
+                   now[i].st_mtim.tv_sec != was[i]->st_mtim.tv_sec ||
+                   now[i].st_mtim.tv_nsec != was[i]->st_mtim.tv_nsec ||
+                   now[i].st_mode != was[i]->st_mode;
+        *was[i] = now[i];
+    }
+    return changed;
+}
+
 /* *out_there is false where the run has none: then it is HTTP. */
 static enum brg_status tls_of(const struct hub_server *s, struct tls_pair *out, bool *out_there,
                               struct err *e) {
@@ -208,6 +219,8 @@ static enum brg_status tls_of(const struct hub_server *s, struct tls_pair *out, 
     *out_there = set->tls_cert[0] != '\0' || set->tls_key[0] != '\0' || os_exists(cert);
     if (!*out_there) return BRG_OK;
     TRY(tls_pair_load(cert, key, out, e));
+    (void)buf_cstr(&out->cert);
+    (void)buf_cstr(&out->key);
     int64_t left = out->expires - (int64_t)(os_wall() / NS_PER_S);
     log_line(left < EXPIRES_SOON_S ? LOG_WARN : LOG_INFO, "hub", "certificate",
              "file=%s name=%s days_left=%lld sha256=%s", cert, out->name, (long long)(left / 86400),
@@ -248,8 +261,10 @@ static enum brg_status listen_with(struct hub_server *s, const char *listen_at,
     name_socket(s, fd, tls);
     /* A core dump would have the key in it. */
     if (tls != NULL) (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-    if (tls != NULL) (void)buf_cstr(&tls->cert);
-    if (tls != NULL) (void)buf_cstr(&tls->key);
+    s->listening.fd = fd;
+    s->listening.connections_max = connections_max;
+    s->listening.tls = tls != NULL;
+    if (tls != NULL) memcpy(s->listening.fingerprint, tls->fingerprint, HASH_HEX_BYTES);
     s->http = daemon_start(s, fd, connections_max, tls);
     if (s->http != NULL) return BRG_OK;
     (void)close(fd);
@@ -266,13 +281,95 @@ enum brg_status server_listen(struct hub_server *s, const char *listen_at, uint3
                                 .patience_ns = s->dir.settings.patience_ns,
                                 .connections_max = connections_max};
     TRY(gate_open(&gate, &s->gate, e));
+    (void)files_changed(s); /* before they are read: what comes after that is seen */
     TRY(tls_of(s, &tls, &there, e));
     enum brg_status st = listen_with(s, listen_at, connections_max, there ? &tls : NULL, e);
     tls_pair_fini(&tls); /* the server has read them */
     return st;
 }
 
+static void old_one_ends(struct listening *l, uint32_t i) {
+    MHD_stop_daemon(l->old[i]);
+    os_close_cleanup(&l->old_fd[i]); /* one that was told to accept no more leaves it open */
+}
+
+/* Those of an earlier certificate whose last connection is gone; oldest: that one in any case. */
+static void old_ones_end(struct listening *l, bool oldest) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < l->old_count; i++) {
+        const union MHD_DaemonInfo *n =
+            MHD_get_daemon_info(l->old[i], MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+        if ((oldest && i == 0) || (n != NULL && n->num_connections == 0))
+            old_one_ends(l, i); /* who is cut by it comes again */
+        else {
+            l->old_fd[kept] = l->old_fd[i];
+            l->old[kept++] = l->old[i];
+        }
+    }
+    l->old_count = kept;
+}
+
+/* Nobody who connects meanwhile is lost: the new one listens before the old one ceases to. */
+static bool take_over(struct hub_server *s, const struct tls_pair *tls) {
+    struct listening *l = &s->listening;
+    int fd = fcntl(l->fd, F_DUPFD_CLOEXEC, 0); /* the same socket, for each to close */
+    struct MHD_Daemon *next = fd >= 0 ? daemon_start(s, fd, l->connections_max, tls) : NULL;
+    if (next == NULL) {
+        os_close_cleanup(&fd);
+        return false;
+    }
+    (void)MHD_quiesce_daemon(s->http);
+    old_ones_end(l, l->old_count == LISTENERS_OLD_MAX);
+    l->old_fd[l->old_count] = l->fd;
+    l->old[l->old_count++] = s->http;
+    s->http = next;
+    l->fd = fd;
+    memcpy(l->fingerprint, tls->fingerprint, HASH_HEX_BYTES);
+    return true;
+}
+
+static void expiry_watch(struct hub_server *s) {
+    struct err e = {0};
+    struct tls_pair tls = {.name = ""};
+    bool there = false;
+    time_ns now = os_now();
+    if (s->listening.warned > 0 && now - s->listening.warned < (time_ns)WARN_EVERY_S * NS_PER_S)
+        return;
+    if (s->listening.warned > 0) (void)tls_of(s, &tls, &there, &e); /* says how long it holds */
+    s->listening.warned = now;
+    tls_pair_fini(&tls);
+}
+
+void hub_server_renew(struct hub_server *s, bool now) {
+    struct listening *l = &s->listening;
+    struct err e = {0};
+    struct tls_pair tls = {.name = ""};
+    bool there = false;
+    old_ones_end(l, false);
+    if (!l->tls) return; /* whether there is one at all was decided at the start */
+    expiry_watch(s);
+    bool changed = files_changed(s);
+    if (!changed && l->bad_looks == 0 && !now) return;
+    enum brg_status st = tls_of(s, &tls, &there, &e);
+    if (st == BRG_OK && !there)
+        st = err_set(&e, BRG_E_MISSING, "%s: there is no certificate any more", s->dir.path);
+    bool same = st == BRG_OK && strcmp(tls.fingerprint, l->fingerprint) == 0;
+    if (st == BRG_OK && !same && !take_over(s, &tls))
+        st = err_set(&e, BRG_E_PORT, "the HTTP server could not be started again");
+    /* Two files are not renewed at one moment: only what is still wrong at the next look is told. */
+    l->bad_looks = st == BRG_OK ? 0 : changed ? 1 : l->bad_looks + 1;
+    if (l->bad_looks == 2 || (now && l->bad_looks > 0))
+        log_line(LOG_ERROR, "hub", "certificate_unusable",
+                 "cause=\"%s\" remedy=\"mend the files; the one from before is used meanwhile\"",
+                 e.text);
+    if (st == BRG_OK && (!same || now))
+        log_line(LOG_INFO, "hub", "certificate_renewed", "sha256=%s same=%d", l->fingerprint, same);
+    tls_pair_fini(&tls);
+}
+
 void server_unlisten(struct hub_server *s) {
+    for (uint32_t i = 0; i < s->listening.old_count; i++) old_one_ends(&s->listening, i);
+    s->listening.old_count = 0;
     if (s->http != NULL) MHD_stop_daemon(s->http);
     s->http = NULL;
     gate_close(s->gate);

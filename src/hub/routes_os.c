@@ -309,6 +309,7 @@ static const struct route routes[] = {
     {METHOD_POST, 2, {"v1", "agent"}, WIRE_BODY_MAX, SCOPES_AGENT, handle_agent},
     {METHOD_PUT, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, NULL},
     {GETS, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, handle_blob_get},
+    {METHOD_DELETE, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, handle_blob_drop},
     {GETS, 2, {"v1", "run"}, 0, SCOPES_FIGURES, handle_run},
     {GETS, 2, {"v1", "status"}, 0, SCOPES_FIGURES, handle_status},
     {GETS, 2, {"v1", "rounds"}, 0, SCOPES_FIGURES, handle_rounds},

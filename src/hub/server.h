@@ -59,6 +59,10 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
 const char *hub_server_url(const struct hub_server *s);
 /* "", or HOST:PORT where this machine reaches it, when url has a name that may lead elsewhere. */
 const char *hub_server_connect(const struct hub_server *s);
+/* Looks whether the certificate's files are others than before, and goes on with what they say now: new
+ * connections get the new one, those that are open stay. Files that are no good change nothing. now: say so in
+ * any case, at once. From the thread that opened it; call it every few seconds. */
+void hub_server_renew(struct hub_server *s, bool now);
 /* Stops listening, makes durable what waits, ends the threads, frees. */
 void hub_server_close(struct hub_server *s);
 

@@ -13,6 +13,7 @@
 
 #include <pthread.h>
 #include <semaphore.h>
+#include <sys/stat.h>
 
 #include "base/os.h"
 #include "hub/merge.h"
@@ -48,11 +49,28 @@ struct server_times { /* of the last rounds, for status */
     bool merge_bad; /* the last one did not work */
 };
 
+/* Of the main thread alone: who listens, and with which certificate. */
+enum { LISTENERS_OLD_MAX = 4 };
+struct listening {
+    int fd;
+    uint32_t connections_max;
+    uint32_t bad_looks; /* in a row */
+    bool tls;
+    struct stat cert, key; /* as they were when they were looked at last */
+    char fingerprint[HASH_HEX_BYTES];
+    time_ns warned;
+    struct MHD_Daemon
+        *old[LISTENERS_OLD_MAX]; /* with earlier certificates: their connections go on */
+    int old_fd[LISTENERS_OLD_MAX];
+    uint32_t old_count;
+};
+
 struct hub_server {
     struct run_dir dir;
     struct blobs *blobs;
     struct journal *journal; /* of the journal thread alone, once that runs */
     struct MHD_Daemon *http;
+    struct listening listening;
     struct events *events; /* who watches: events_os.h */
     struct gate *gate;     /* who gets in: gate_os.h */
     char url[400],

@@ -33,17 +33,20 @@ static uint64_t part_bytes(struct exchange *x) {
     return have;
 }
 
+static void part_drop(struct exchange *x, const struct id128 *did) {
+    pthread_mutex_t *stripe = server_stripe(x->s, did);
+    CHECK(pthread_mutex_lock(stripe) == 0);
+    if (blobs_part_drop(x->s->blobs, did) != BRG_OK)
+        log_line(LOG_WARN, "hub", "part_stays", "name=%s", x->who.name);
+    CHECK(pthread_mutex_unlock(stripe) == 0);
+}
+
 /* Uploads that a site begins and leaves must not fill the disk: its oldest ones go. */
 static bool part_take(struct exchange *x) {
     struct id128 oldest;
     bool drop = false;
     if (!gate_part_take(x->s->gate, &x->who, &x->did, &drop, &oldest)) return false;
-    if (!drop) return true;
-    pthread_mutex_t *stripe = server_stripe(x->s, &oldest);
-    CHECK(pthread_mutex_lock(stripe) == 0);
-    if (blobs_part_drop(x->s->blobs, &oldest) != BRG_OK)
-        log_line(LOG_WARN, "hub", "part_stays", "name=%s", x->who.name);
-    CHECK(pthread_mutex_unlock(stripe) == 0);
+    if (drop) part_drop(x, &oldest);
     return true;
 }
 
@@ -109,6 +112,17 @@ enum MHD_Result handle_blob_get(struct exchange *x) {
     if (!did_parse(x))
         return reply_problem(x, 400, WIRE_BAD,
                              "a contribution is named by 32 lower-case hex digits");
+    return reply_offset(x, 200, part_bytes(x), "");
+}
+
+/* By whoever began it, and will not hand it in: `beringia doctor`. */
+enum MHD_Result handle_blob_drop(struct exchange *x) {
+    if (!did_parse(x))
+        return reply_problem(x, 400, WIRE_BAD,
+                             "a contribution is named by 32 lower-case hex digits");
+    enum gate_part whose = gate_part_drop(x->s->gate, &x->who, &x->did);
+    if (whose == GATE_PART_OTHERS) return reply_other_name(x);
+    if (whose == GATE_PART_MINE) part_drop(x, &x->did);
     return reply_offset(x, 200, part_bytes(x), "");
 }
 

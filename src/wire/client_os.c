@@ -22,9 +22,10 @@
 
 #include "base/os.h"
 #include "wire/net_os.h"
+#include "wire/reply.h"
 #include "wire/spool.h"
 
-enum { URL_MAX = 1024, HEAD_SHOWN = 80 };
+enum { URL_MAX = 1024 };
 
 struct client {
     CURL *curl;
@@ -295,21 +296,11 @@ static enum brg_status perform(struct client *c, const struct ask *a, struct err
     return http_perform(c, a, e);
 }
 
-/* The first bytes of a body for people: no control characters, no line ends. */
-static void body_head(struct client *c, char out[HEAD_SHOWN + 1]) {
-    size_t n = 0;
-    for (size_t i = 0; i < c->body.bytes_count && n < HEAD_SHOWN; i++) {
-        unsigned char b = c->body.data[i];
-        out[n++] = (char)(b >= 0x20 && b < 0x7f ? b : ' ');
-    }
-    out[n] = '\0';
-}
-
 /* The answer is not the message that was wanted: whose word is it, and is a retry right? */
 static enum brg_status answer_judge(struct client *c, const char *what, const struct err *why,
                                     struct err *e) {
-    char head[HEAD_SHOWN + 1];
-    body_head(c, head);
+    char head[REPLY_HEAD_SHOWN + 1];
+    reply_head(c->body.data, c->body.bytes_count, head);
     bool markup = strchr(head, '<') != NULL && strchr(head, '{') == NULL;
     const char *who = markup ? " (a web page, so not from the hub: check the address and the proxy)"
                              : "";
@@ -406,22 +397,6 @@ enum brg_status client_agent(struct client *c, const struct wire_report *r,
 
 /* ---- Upload ----------------------------------------------------------------------------------- */
 
-/* {"offset":N,...}: enough of JSON for one number that the hub writes itself. */
-static bool offset_parse(struct client *c, uint64_t *out) {
-    const char *at = strstr(buf_cstr(&c->body), "\"offset\"");
-    if (!at) return false;
-    at += strlen("\"offset\"");
-    while (*at == ' ' || *at == ':') at++;
-    uint64_t v = 0;
-    if (*at < '0' || *at > '9') return false;
-    for (; *at >= '0' && *at <= '9'; at++) {
-        if (v > UINT64_MAX / 10 - 1) return false;
-        v = v * 10 + (uint64_t)(*at - '0');
-    }
-    *out = v;
-    return true;
-}
-
 static void blob_target(const struct id128 *did, char *out, size_t cap) {
     char hex[ID_HEX_BYTES];
     id_hex(did, hex);
@@ -435,7 +410,8 @@ static enum brg_status upload_offset(struct client *c, const struct id128 *did, 
     TRY(perform(c, &ask, e));
     *out = 0;
     if (c->http == 404) return BRG_OK;
-    if (c->http != 200 || !offset_parse(c, out)) return answer_judge(c, "an upload", NULL, e);
+    if (c->http != 200 || !reply_offset_read(buf_cstr(&c->body), out))
+        return answer_judge(c, "an upload", NULL, e);
     return BRG_OK;
 }
 
@@ -451,7 +427,7 @@ static enum brg_status upload_piece(struct client *c, const struct id128 *did, c
     snprintf(ask.target, sizeof ask.target, "%s?offset=%" PRIu64, target, *offset);
     TRY(perform(c, &ask, e));
     uint64_t there = 0;
-    if (c->http == 409 && offset_parse(c, &there)) {
+    if (c->http == 409 && reply_offset_read(buf_cstr(&c->body), &there)) {
         *offset = there;
         return BRG_OK;
     }

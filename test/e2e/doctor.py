@@ -117,6 +117,8 @@ def healthy(w, at):
     code, said = examine("--hub", w.url, "--ca", w.ca, "--token", w.files["honest"], "--data", w.data, "--state",
                          os.path.join(SCRATCH, "state"), env={"https_proxy": f"http://guest:right@{at}"})
     want(code == 0 and "FAIL" not in said and "wrong=0" in said, said)
+    left = os.listdir(os.path.join(w.run, "incoming"))
+    want(left == [], f"what it sent to measure the line lies at the hub still: {left}")
     for word in ("proxy        (user)@" + at, "trusted, holds for", "agrees with the hub's", "ms a request", "MB/s: the weights",
                  "MB/s: a contribution", "GB free", "is the run's", "processors may be used"):
         want(word in said, f"no word of '{word}': {said}")

@@ -5,10 +5,12 @@
 wrong, revoked, for something else or another site's; a certificate that is not the hub's. What must hold: each is
 refused with a sentence, at once, by a hub that goes on; a real site with its token trains through TLS, and no token
 stands anywhere but in its file. The long table is `make test-security`."""
+import hashlib
 import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -73,10 +75,12 @@ def security_tokens_open_what_they_are_for():
         blob = "/v1/blobs/" + "0" * 32
         asked = [("GET", "/v1/status", None, {"alder": 200, "agent": 200, "viewer": 200, "boss": 200}),
                  ("GET", "/v1/rounds", None, {"alder": 200, "agent": 200, "viewer": 200, "boss": 200}),
+                 ("GET", "/v1/versions", None, {"alder": 200, "agent": 200, "viewer": 200, "boss": 200}),
                  ("GET", "/v1/versions/0", None, {"alder": 200, "agent": 200, "viewer": 200, "boss": 200}),
                  ("GET", "/v1/versions/0/checkpoint", None, {"alder": 200, "agent": 200, "boss": 200}),
                  ("GET", blob, None, {"alder": 200, "agent": 200}),
                  ("PUT", blob + "?offset=0", b"x", {"alder": 200}),
+                 ("DELETE", blob, None, {"agent": 200, "alder": 200}),
                  ("POST", "/v1/join", body, {"alder": 200, "agent": 200}),
                  ("POST", "/v1/agent", report, {"agent": 200}),
                  ("POST", "/v1/operator/drain", {"on": False}, {"boss": 200}),
@@ -86,6 +90,8 @@ def security_tokens_open_what_they_are_for():
             for who in w.tokens:
                 code, a = w.ask(method, path, data, who=who)
                 expect = good.get(who, 401 if who == "nobody" else 403)
+                if path == "/v1/versions" and code == 200:
+                    want(a["weights"] == (who != "viewer"), f"{who}: {a['weights']}")
                 if path == blob + "?offset=0" and who == "agent":
                     expect = 409  # alder's upload too: it is one byte further
                 if who == "birch" and path in ("/v1/join",) + ((blob + "?offset=0"),):
@@ -175,6 +181,61 @@ def security_a_revoked_token_ends_at_once():
             pass  # in the midst of a piece
         except TimeoutError as why:
             raise Failure("a stream goes on with a revoked token") from why
+        w.stop()
+    finally:
+        w.clean()
+
+
+def fingerprint(w):
+    s = w.raw()
+    try:
+        return hashlib.sha256(s.getpeercert(binary_form=True)).hexdigest()
+    finally:
+        s.close()
+
+
+def security_a_renewed_certificate_is_taken_up_without_a_restart():
+    w = World(SCRATCH, "renew")
+    w.certificate()
+    w.token("viewer", "viewer")
+    w.start()
+    try:
+        seen = [fingerprint(w)]
+        open_ = w.raw()  # what is connected stays so, with the certificate that it knows
+
+        def goes_on():
+            open_.sendall(b"GET /v1/status HTTP/1.1\r\nHost: x\r\n" + w.bearer("viewer") + b"\r\n")
+            got = b""
+            while b"\r\n\r\n" not in got or len(got.split(b"\r\n\r\n", 1)[1]) < int(
+                    got.lower().split(b"content-length:")[1].split(b"\r\n")[0]):
+                more = open_.recv(65536)
+                want(more, "an open connection was cut")
+                got += more
+            want(b" 200 " in got[:20], got[:100])
+        goes_on()
+        for by_signal in (False, True):  # by itself, and at once
+            w.certificate()
+            if by_signal:
+                w.hub.send_signal(signal.SIGHUP)
+            seen.append(wait_for("the new certificate", lambda: (lambda f: f not in seen and f)(fingerprint(w)), 60))
+            goes_on()
+        with open(os.path.join(w.run, "tls", "hub.pem"), encoding="ascii") as f:
+            good = f.read()
+        with open(os.path.join(w.run, "tls", "hub.pem"), "w", encoding="ascii") as f:
+            f.write(good[:300])
+        wait_for("a complaint", lambda: "ev=certificate_unusable" in w.log(), 60)
+        want(fingerprint(w) == seen[-1], "a damaged file took the good certificate away")
+        with open(os.path.join(w.run, "tls", "hub.pem"), "w", encoding="ascii") as f:
+            f.write(good)
+        w.hub.send_signal(signal.SIGHUP)
+        wait_for("it to be said", lambda: "same=1" in w.log(), 60)
+        goes_on()
+        for _ in range(6):  # more than it keeps the old ones of
+            w.certificate()
+            w.hub.send_signal(signal.SIGHUP)
+            seen.append(wait_for("the new certificate", lambda: (lambda f: f not in seen and f)(fingerprint(w)), 60))
+        want(w.ask("GET", "/v1/status", who="viewer")[0] == 200, "it does not answer")
+        open_.close()
         w.stop()
     finally:
         w.clean()

@@ -11,7 +11,7 @@ import { Rounds } from "./rounds.js";
 const ROUNDS_MOST = 20000, HISTORY_EVERY_MS = 5000;
 const lanes = new Lanes(), rounds = new Rounds(), loss = new Loss();
 const all = new Map(); // version -> what /v1/rounds says of it
-let heldout = [], jobs = [], kept = [], status = null, receivedAt = 0, historyUpTo = 0, loadedTo = -1, historyAt = -Infinity, away = null;
+let heldout = [], jobs = [], kept = [], weights = true, status = null, receivedAt = 0, historyUpTo = 0, loadedTo = -1, historyAt = -Infinity, away = null;
 
 const passed = () => (performance.now() - receivedAt) / 1000; // since the last status
 const now = () => status.wall + passed();
@@ -48,12 +48,12 @@ async function load() {
   });
   historyUpTo = timeline.now;
   heldout = (await api.get("v1/heldout")).heldout;
-  kept = (await api.get("v1/versions")).versions;
+  ({ versions: kept, weights } = await api.get("v1/versions"));
   // A status has the last 20 versions; what lies between them and those that are here is asked for.
   if (loadedTo < 0 || (status.versions.length && status.versions[0].version > loadedTo + 1))
     for (const v of await api.rounds(loadedTo + 1, ROUNDS_MOST)) all.set(v.version, v);
   loadedTo = Math.max(loadedTo, status.head);
-  panels.versions(kept, heldout);
+  panels.versions(kept, heldout, weights);
   loss.show(branch(), heldout);
   show();
 }

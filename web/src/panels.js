@@ -124,14 +124,13 @@ function facility(f, jobs, ago) {
 const signed = (s) => (s < 0 ? "−" : "+") + span(Math.abs(s));
 
 // ---- Versions ----------------------------------------------------------------------------------------
-export function versions(list, heldout) {
+export function versions(list, heldout, weights) {
   const by = new Map(heldout.map((e) => [e.version, e.loss]));
   const rows = list.map((v) => {
     const path = `v1/versions/${v.version}/checkpoint`, name = `beringia-${v.version}.safetensors`;
     // A link cannot send a token; then there is the command, which keeps it out of the list of processes.
     const curl = `curl -H @<(sed 's/^/Authorization: Bearer /' TOKENFILE) --cacert ca.pem -C - -o ${name} ${new URL(path, location.href)}`;
-    const link = hasToken() ? h("code", {}, curl) :
-      h("a", { href: path, download: name }, name);
+    const link = !weights ? "not with this token" : hasToken() ? h("code", {}, curl) : h("a", { href: path, download: name }, name);
     return h("tr", { data: { version: v.version } }, h("th", { scope: "row" }, exact(v.version)), h("td", {}, short(v.tokens)),
       h("td", {}, v.loss > 0 ? v.loss.toFixed(4) : "–"), h("td", {}, by.has(v.version) ? by.get(v.version).toFixed(4) : "–"),
       h("td", {}, exact(v.sites)), h("td", {}, date(v.wall)), h("td", {}, h("code", { title: v.theta }, v.theta.slice(0, 12))),
