@@ -54,6 +54,8 @@ int cli_bad_option(const char *name, char **argv);
 
 /* What --model names, into out, which it gives: a path, or a name without slash and ".json" in share/models. */
 const char *cli_model_path(const char *model, char out[4096]);
+/* From now on a mapped file that becomes shorter ends the process with a line and E_IO: bus_os.c. */
+void cli_bus_catch(void);
 
 /* Removes a directory that the command began and did not finish, as far as that goes. */
 void cli_remove_tree(const char *path);

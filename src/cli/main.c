@@ -105,6 +105,7 @@ static int unknown(const char *name) {
 int main(int argc, char **argv) {
     (void)signal(SIGPIPE, SIG_IGN); /* a peer that goes away is a status, not a death */
     opterr = 0;                     /* each command says itself what is wrong, in one line */
+    cli_bus_catch();
     if (argc < 2) {
         help(stderr);
         return BRG_E_USAGE;

@@ -56,6 +56,8 @@ void data_counts(const struct dataset *d, struct data_counts *out_train,
     }
 }
 
+enum { PIECE_BYTES = 16384 };
+
 static void sample_get(const struct dataset *d, enum half half, uint64_t sample, int32_t *out) {
     const struct shards *s = &d->half[half];
     CHECK(sample < s->first[s->count]);
@@ -69,14 +71,20 @@ static void sample_get(const struct dataset *d, enum half half, uint64_t sample,
     }
     uint32_t seq_len = d->manifest.seq_len, width = d->manifest.token_bytes,
              vocab = d->manifest.vocab;
-    const uint8_t *p = (const uint8_t *)s->maps[low].data + SHARD_HEAD_BYTES +
-                       (sample - s->first[low]) * seq_len * width;
+    size_t at = SHARD_HEAD_BYTES + (size_t)(sample - s->first[low]) * seq_len * width;
+    uint8_t piece[PIECE_BYTES];
     bool below = true;
-    for (uint32_t i = 0; i <= seq_len; i++) {
-        uint32_t id = width == 2 ? (uint32_t)p[2 * i] | (uint32_t)p[2 * i + 1] << 8
-                                 : get_le32(p + 4 * (size_t)i);
-        below &= id < vocab;
-        out[i] = (int32_t)id;
+    for (uint32_t done = 0; done <= seq_len;) {
+        uint32_t left = seq_len + 1 - done, fit = PIECE_BYTES / width, n = left < fit ? left : fit;
+        if (!map_copy(&s->maps[low], at, (size_t)n * width, piece)) dataset_altered(d, half, low);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t id = width == 2 ? (uint32_t)piece[2 * i] | (uint32_t)piece[2 * i + 1] << 8
+                                     : get_le32(piece + 4 * (size_t)i);
+            below &= id < vocab;
+            out[done + i] = (int32_t)id;
+        }
+        at += (size_t)n * width;
+        done += n;
     }
     if (!below) dataset_altered(d, half, low);
 }

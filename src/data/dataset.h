@@ -18,7 +18,7 @@ struct dataset {
     struct shards half[HALF_COUNT];
     char *dir;
 };
-/* A mapped shard holds an id that no check would have let through: ends the process. */
+/* A mapped shard is shorter than it was, or holds an id that no check would have let through: ends the process. */
 _Noreturn void dataset_altered(const struct dataset *d, enum half half, uint32_t shard);
 
 #endif

@@ -9,6 +9,8 @@
 #include "data/dataset.h"
 #include "data/tokenizer.h"
 
+enum { PIECE_BYTES = 1 << 20 }; /* of whole tokens */
+
 static enum brg_status open_manifest(struct dataset *d, struct err *e) {
     char path[OS_PATH_MAX];
     AUTO_BUF struct buf text;
@@ -42,6 +44,28 @@ static enum brg_status open_tokenizer(struct dataset *d, struct err *e) {
     return BRG_OK;
 }
 
+/* Through copies: see map.h. */
+static enum brg_status check_shard(const struct dataset *d, const char *path, const struct map *map,
+                                   const struct shard_entry *entry, bool verify, struct err *e) {
+    AUTO_FREE uint8_t *piece = mem_alloc(PIECE_BYTES, 1);
+    struct shard_scan scan;
+    size_t at = 0, n = map->bytes < SHARD_HEAD_BYTES ? map->bytes : SHARD_HEAD_BYTES;
+    bool there = map_copy(map, 0, n, piece);
+    if (there) TRY(shard_check(path, piece, map->bytes, &d->manifest, entry->samples, e));
+    shard_scan_begin(&scan);
+    for (; there && verify && at < map->bytes; at += n) {
+        n = map->bytes - at < PIECE_BYTES ? map->bytes - at : PIECE_BYTES;
+        there = map_copy(map, at, n, piece);
+        if (there) shard_scan_add(&scan, &d->manifest, piece, n);
+    }
+    if (!there)
+        return err_set(e, BRG_E_SHARD,
+                       "%.300s: became shorter while it was read, or its disk fails; copy the data "
+                       "set again",
+                       path);
+    return verify ? shard_scan_end(&scan, path, &d->manifest, &entry->hash, e) : BRG_OK;
+}
+
 static enum brg_status open_half(struct dataset *d, enum half half, bool verify, struct err *e) {
     const struct half_entry *m = &d->manifest.half[half];
     struct shards *s = &d->half[half];
@@ -52,11 +76,7 @@ static enum brg_status open_half(struct dataset *d, enum half half, bool verify,
         char path[OS_PATH_MAX], name[SHARD_NAME_BYTES];
         os_path(path, d->dir, "%s", shard_name(name, half, i));
         TRY(map_open(&s->maps[i], path, e));
-        TRY(shard_check(path, s->maps[i].data, s->maps[i].bytes, &d->manifest, m->shards[i].samples,
-                        e));
-        if (verify)
-            TRY(shard_verify(path, s->maps[i].data, s->maps[i].bytes, &d->manifest,
-                             &m->shards[i].hash, e));
+        TRY(check_shard(d, path, &s->maps[i], &m->shards[i], verify, e));
         s->first[i + 1] = s->first[i] + m->shards[i].samples;
     }
     CHECK(s->first[s->count] == m->samples);

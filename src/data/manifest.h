@@ -61,10 +61,21 @@ uint32_t shard_token_bytes(uint32_t vocab);                /* 2 where every id f
 uint64_t shard_tokens(uint64_t samples, uint32_t seq_len); /* s*T+1, or 0 */
 void shard_head_encode(uint32_t token_bytes, uint64_t samples, uint64_t tokens,
                        uint8_t out[SHARD_HEAD_BYTES]);
-/* Head and size of a mapped shard against what the manifest says. */
+/* Head (its bytes may be all that data has) and size of a shard against what the manifest says. */
 enum brg_status shard_check(const char *name, const void *data, size_t bytes,
                             const struct manifest *m, uint64_t samples, struct err *e) MUST_USE;
-/* Hash of the bytes and every id. After shard_check. */
+/* Hash of the bytes and every id, after shard_check: at once, or in pieces of which the first has at least the
+ * head, and all hold whole tokens. */
+struct shard_scan {
+    struct hasher hasher;
+    uint64_t tokens, bad; /* bad: the first id beyond the vocabulary; UINT64_MAX: none yet */
+    uint32_t bad_id;
+    bool begun;
+};
+void shard_scan_begin(struct shard_scan *s);
+void shard_scan_add(struct shard_scan *s, const struct manifest *m, const void *data, size_t bytes);
+enum brg_status shard_scan_end(struct shard_scan *s, const char *name, const struct manifest *m,
+                               const struct hash *want, struct err *e) MUST_USE;
 enum brg_status shard_verify(const char *name, const void *data, size_t bytes,
                              const struct manifest *m, const struct hash *want, struct err *e)
     MUST_USE;

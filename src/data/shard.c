@@ -73,9 +73,34 @@ enum brg_status shard_check(const char *name, const void *data, size_t bytes,
     return BRG_OK;
 }
 
-enum brg_status shard_verify(const char *name, const void *data, size_t bytes,
-                             const struct manifest *m, const struct hash *want, struct err *e) {
-    struct hash have = hash_of(data, bytes);
+void shard_scan_begin(struct shard_scan *s) {
+    *s = (struct shard_scan){.bad = UINT64_MAX};
+    hasher_init(&s->hasher);
+}
+
+void shard_scan_add(struct shard_scan *s, const struct manifest *m, const void *data,
+                    size_t bytes) {
+    uint32_t width = m->token_bytes;
+    const uint8_t *p = data;
+    hasher_update(&s->hasher, data, bytes);
+    if (!s->begun) {
+        p += SHARD_HEAD_BYTES;
+        bytes -= SHARD_HEAD_BYTES;
+        s->begun = true;
+    }
+    for (size_t i = 0; i < bytes / width && s->bad == UINT64_MAX; i++) {
+        uint32_t id = width == 2 ? (uint32_t)p[2 * i] | (uint32_t)p[2 * i + 1] << 8
+                                 : get_le32(p + 4 * i);
+        if (id < m->vocab) continue;
+        s->bad = s->tokens + i;
+        s->bad_id = id;
+    }
+    s->tokens += bytes / width;
+}
+
+enum brg_status shard_scan_end(struct shard_scan *s, const char *name, const struct manifest *m,
+                               const struct hash *want, struct err *e) {
+    struct hash have = hasher_final(&s->hasher);
     if (!hash_equal(&have, want)) {
         char hex[HASH_HEX_BYTES];
         hash_hex(&have, hex);
@@ -84,16 +109,17 @@ enum brg_status shard_verify(const char *name, const void *data, size_t bytes,
                        "manifest says; %s",
                        name, hex, REMEDY);
     }
-    const uint8_t *p = (const uint8_t *)data + SHARD_HEAD_BYTES;
-    uint64_t tokens = (bytes - SHARD_HEAD_BYTES) / m->token_bytes;
-    for (uint64_t i = 0; i < tokens; i++) {
-        uint32_t id = m->token_bytes == 2 ? (uint32_t)p[2 * i] | (uint32_t)p[2 * i + 1] << 8
-                                          : get_le32(p + 4 * i);
-        if (id >= m->vocab)
-            return err_set(e, BRG_E_SHARD,
-                           "%.300s: token %llu: id %u is not below the vocabulary's "
-                           "%u; %s",
-                           name, (unsigned long long)i, id, m->vocab, REMEDY);
-    }
-    return BRG_OK;
+    if (s->bad == UINT64_MAX) return BRG_OK;
+    return err_set(e, BRG_E_SHARD,
+                   "%.300s: token %llu: id %u is not below the vocabulary's "
+                   "%u; %s",
+                   name, (unsigned long long)s->bad, s->bad_id, m->vocab, REMEDY);
+}
+
+enum brg_status shard_verify(const char *name, const void *data, size_t bytes,
+                             const struct manifest *m, const struct hash *want, struct err *e) {
+    struct shard_scan s;
+    shard_scan_begin(&s);
+    shard_scan_add(&s, m, data, bytes);
+    return shard_scan_end(&s, name, m, want, e);
 }

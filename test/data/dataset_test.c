@@ -505,6 +505,31 @@ TEST(data_ids_beyond_the_vocabulary_are_refused) {
     data_close(d);
 }
 
+/* Somebody copies the data set anew while it is in use. It was SIGBUS, of the host's process too. */
+TEST(data_a_shard_that_becomes_shorter_is_an_error_and_no_signal) {
+    struct err e = {0};
+    const char *dir = packed("set", 60, 16, 0, 0);
+    const char *path = in_dir("set/train-00000.tok");
+    struct dataset *d = NULL;
+    assert_int_equal(data_open(dir, true, &d, &e), BRG_OK);
+    int32_t out[17];
+    data_sample(d, 0, out);
+    for (int left = 64; left >= 0;
+         left -= 64) { /* within a page, its rest reads as zeros; none at all */
+        assert_int_equal(truncate(path, left), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            data_sample(d, data_samples(d) - 1, out);
+            _exit(0);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status));
+        if (left == 0) assert_int_equal(WEXITSTATUS(status), BRG_E_SHARD);
+    }
+    data_close(d);
+}
+
 TEST(data_manifest_comes_back_the_same) {
     static char text[1 << 16];
     struct manifest m;
