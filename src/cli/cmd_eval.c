@@ -41,13 +41,12 @@ static const char HELP[] =
     "                  told to the hub, which goes back where the loss rose by more than\n"
     "                  outer.loss_jump; ends with the run\n"
     "  --poll D        with --watch: time between two looks (default 2s)\n"
+    "  --every N       with --watch: only N versions after the last one measured (default 1)\n"
     "  --batch N       samples at a time (default 8); more memory, not other numbers\n"
     "  --threads N     worker threads (default: the processors of this process)\n"
     "  --json          one JSON object instead of text\n"
     "  --record        of a run, with --data: also note it in RUN/heldout.jsonl, which the hub's\n"
     "                  dashboard shows beside the training loss\n"
-    "  --follow        with --record: go on with each newer version, until interrupted\n"
-    "  --every N       with --follow: only N versions after the last one measured (default 1)\n"
     "\n"
     "Every held-out sample counts; the mean is over tokens, in nats. Bits per byte do not depend "
     "on the\n"
@@ -57,12 +56,12 @@ static const char HELP[] =
     "examples\n"
     "  beringia eval out/ --data data/bpe\n"
     "  beringia eval run1/ --version 12 --data data/bpe --json\n"
-    "  beringia eval run1/ --data data/bpe --record --follow --every 10\n";
+    "  beringia eval run1/ --data data/bpe --watch --every 10\n";
 
 enum { IDS_BYTES_MAX = 1 << 30 };
 struct eval_args {
     const char *dir, *data, *ids, *version;
-    bool json, record, follow, ema, watch;
+    bool json, record, ema, watch;
     time_ns poll;
     uint32_t batch, threads, seq_len, every;
 };
@@ -153,36 +152,6 @@ static enum brg_status load(const struct eval_args *a, const struct model_source
     return model_load_weights(s->weights, c, trainer_theta(*t), e);
 }
 
-/* One version after another, as they come. A version that goes while it is read is passed over: there is a
- * newer one then. SIGINT and SIGTERM end the process as they do anywhere: a line is written at once. */
-static enum brg_status follow(const struct eval_args *a, struct trainer *t, struct dataset *d,
-                              struct err *e) {
-    struct model_source s = {0};
-    struct model_config c;
-    struct eval_result r;
-    TRY(cli_model_source(a->dir, NULL, &s, e));
-    TRY(model_config_load(s.config, &c, e));
-    uint64_t last = s.version;
-    for (;;) {
-        (void)sleep(1);
-        memset(&s, 0, sizeof s);
-        if (cli_model_source(a->dir, NULL, &s, e) != BRG_OK) continue;
-        bool back = s.version < last; /* a rollback */
-        if (!back && s.version < last + a->every) continue;
-        time_ns start = os_now();
-        if (model_load_weights(s.weights, &c, trainer_theta(t), e) != BRG_OK) continue;
-        TRY(eval_heldout(t, d, &r, e));
-        if (a->json)
-            show_json(&s, &r, (double)(os_now() - start) / 1e9);
-        else
-            printf("version %llu  loss %.6f  perplexity %.4f\n", (unsigned long long)s.version,
-                   r.nll, r.perplexity);
-        (void)fflush(stdout);
-        TRY(record(&s, &r, e));
-        last = s.version;
-    }
-}
-
 /* ---- Beside a hub ---------------------------------------------------------------------------------- */
 enum { ANSWER_MAX = 64 << 20, HUB_TRIES = 30 };
 struct standing { /* of the run: what is to be measured */
@@ -250,11 +219,17 @@ static enum brg_status watch(const struct eval_args *a, const struct model_confi
                              struct trainer *t, struct dataset *d, struct err *e) {
     struct standing at = {0};
     struct timespec nap = {.tv_sec = a->poll / NS_PER_S, .tv_nsec = a->poll % NS_PER_S};
+    bool any = false;
+    uint64_t last = 0;
     for (int tries = 0;; nanosleep(&nap, NULL)) {
         enum brg_status s = ask_standing(a->dir, &at, e);
-        if (s == BRG_OK && !at.measured)
-            s = measure(a, c, t, d, at.head, e);
-        else if (s == BRG_OK && at.complete)
+        bool due = !any || at.head < last || at.head >= last + a->every || at.complete;
+        if (s == BRG_OK && !at.measured && due) {
+            uint64_t head = at.head;
+            s = measure(a, c, t, d, head, e);
+            any |= s == BRG_OK;
+            if (s == BRG_OK) last = head;
+        } else if (s == BRG_OK && at.complete)
             return BRG_OK;
         /* A hub that restarts is waited for; a version that was just dropped has a successor. */
         if (s != BRG_OK && s != BRG_E_NET && s != BRG_E_MISSING) return s;
@@ -308,8 +283,7 @@ static enum brg_status evaluate(struct eval_args *a, struct trainer **t, struct 
     else
         show_text(a, &s, &r);
     (void)fflush(stdout);
-    if (a->record) TRY(record(&s, &r, e));
-    return a->follow ? follow(a, *t, *d, e) : BRG_OK;
+    return a->record ? record(&s, &r, e) : BRG_OK;
 }
 
 static int fail(const struct err *e) {
@@ -339,7 +313,6 @@ enum {
     OPT_THREADS,
     OPT_JSON,
     OPT_RECORD,
-    OPT_FOLLOW,
     OPT_EMA,
     OPT_WATCH,
     OPT_POLL,
@@ -355,7 +328,6 @@ static const struct option OPTIONS[] = {
     {"threads", required_argument, NULL, OPT_THREADS},
     {"json", no_argument, NULL, OPT_JSON},
     {"record", no_argument, NULL, OPT_RECORD},
-    {"follow", no_argument, NULL, OPT_FOLLOW},
     {"ema", no_argument, NULL, OPT_EMA},
     {"watch", no_argument, NULL, OPT_WATCH},
     {"poll", required_argument, NULL, OPT_POLL},
@@ -390,7 +362,6 @@ int cmd_eval(int argc, char **argv) {
             break;
         case OPT_JSON: a.json = true; break;
         case OPT_RECORD: a.record = true; break;
-        case OPT_FOLLOW: a.follow = true; break;
         case OPT_EVERY:
             if (!parse_count(optarg, 1 << 30, &a.every))
                 return usage("--every: no number in 1..1073741824:", optarg);
@@ -410,11 +381,9 @@ int cmd_eval(int argc, char **argv) {
     if (optind + 1 != argc) return usage("name one run or model directory", "");
     if (!a.data == !a.ids) return usage("want either --data DIR or --ids FILE", "");
     if (a.seq_len && !a.ids) return usage("--seq-len goes with --ids; a data set has its own", "");
-    if (a.follow && (!a.record || a.version))
-        return usage("--follow goes with --record, and without --version", "");
     if (a.record && (!a.data || a.ema))
         return usage("--record goes with --data, and not with --ema", "");
-    if (a.watch && (a.ids || a.version || a.ema || a.follow))
+    if (a.watch && (a.ids || a.version || a.ema))
         return usage("--watch measures each version of a run over --data DIR alone", "");
     a.dir = argv[optind];
     enum brg_status s = a.watch ? watch_run(&a, &t, &d, &e) : evaluate(&a, &t, &d, &e);
