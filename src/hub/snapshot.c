@@ -161,7 +161,7 @@ static bool ledger_fits(const struct hub *h, const struct ledger *l) {
         if (d->site == 0 || d->site > h->sites_count || !base || !base->on_branch) return false;
     }
     return leases == ledger_leases(l) && ledger_positions(l) == h->s.positions &&
-           (ledger_tok_last(l) >> 32) <= h->term;
+           ledger_tok_last(l) < hub_tok_next(h); /* H2 */
 }
 
 static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err *e) {
