@@ -79,7 +79,7 @@ TEST(site_S2_a_state_of_the_layout_before_residuals_is_read) {
     steps(b, 2);
     site_save(&b->core, &saved);
     saved.data[7] = '3'; /* lacks the hub's two seals and, without contributions, the last field */
-    size_t seals = 8 + ID_BYTES + 4 + strlen(b->core.set.name) + 2 * HASH_BYTES + 8 + 4 +
+    size_t seals = 8 + ID_BYTES + 2 + strlen(b->core.set.name) + 2 * HASH_BYTES + 8 + 4 +
                    HASH_BYTES;
     size_t rest = saved.bytes_count - seals - 2 * HASH_BYTES - ID_BYTES;
     memmove(saved.data + seals, saved.data + seals + 2 * HASH_BYTES, rest);
