@@ -11,7 +11,7 @@
 
 enum {
     ELEMENTS_CHUNK = 1 << 16, /* parameters a chunk of the optimizer takes */
-    LOGITS_MAX = 1 << 22,     /* logits that exist at once, where the row bounds below allow */
+    LOGITS_MAX = 1 << 23,     /* logits that exist at once, where the row bounds below allow */
     LOGIT_ROWS_MIN = 128,
     LOGIT_ROWS_MAX = 1024
 };

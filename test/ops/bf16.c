@@ -90,8 +90,9 @@ static void played_case(size_t m, size_t n, size_t k, bool a_by_columns, bool b_
     float *pa = mem_alloc((m + 31) / 32 * 16 * kp, 4), *pb = mem_alloc((n + 31) / 32 * 16 * kp, 4);
     played.pack_a(pa, a, rs, cs, m, k);
     played.pack_b(pb, b, ks, ns, k, n);
+    struct ahead none = {.rows = 0};
     for (int adding = 0; adding < 2; adding++) {
-        played.block(m, n, kp, pa, 0, NULL, pb, c, n, adding ? add : NULL, n);
+        played.block(m, n, kp, pa, 0, NULL, pb, c, n, adding ? add : NULL, n, &none);
         for (size_t i = 0; i < m; i++)
             for (size_t j = 0; j < n; j++) {
                 float want = (adding ? add[i * n + j] : 0.0f) +
@@ -121,6 +122,7 @@ TEST(ops_tiles_of_amx_give_what_was_played) {
         return;
     }
     struct prng p;
+    struct ahead none = {.rows = 0};
     prng_seed(&p, 8);
     size_t m = 45, n = 77, k = 160;
     float *a = random_floats(&p, m * k, 1), *b = random_floats(&p, n * k, 1);
@@ -128,8 +130,8 @@ TEST(ops_tiles_of_amx_give_what_was_played) {
           *d = mem_alloc(m * n, 4);
     played.pack_a(pa, a, k, 1, m, k);
     played.pack_b(pb, b, 1, k, k, n);
-    played.block(m, n, k, pa, 0, NULL, pb, c, n, NULL, n);
-    real->block(m, n, k, pa, 0, NULL, pb, d, n, NULL, n);
+    played.block(m, n, k, pa, 0, NULL, pb, c, n, NULL, n, &none);
+    real->block(m, n, k, pa, 0, NULL, pb, d, n, NULL, n, &none);
     assert_memory_equal(c, d, m * n * 4);
     float *all[] = {a, b, pa, pb, c, d};
     for (size_t i = 0; i < ARRAY_COUNT(all); i++) mem_free(all[i]);

@@ -47,11 +47,13 @@ static void amx_finish(const float *tile, size_t m, size_t n, float *c, size_t l
 }
 
 static void amx_block(size_t m, size_t n, size_t k, const float *a, size_t lda, const float *edge,
-                      const float *b, float *c, size_t ldc, const float *add, size_t ldadd) {
+                      const float *b, float *c, size_t ldc, const float *add, size_t ldadd,
+                      struct ahead *ahead) {
     float sums[AMX_M * AMX_N];
     const uint16_t *pa = (const uint16_t *)(const void *)a, *pb = (const uint16_t *)(const void *)b;
     (void)lda; /* always packed */
     (void)edge;
+    (void)ahead;
     TILE_CONFIG();
     for (size_t j = 0; j < n; j += AMX_N) {
         for (size_t i = 0; i < m; i += AMX_M) {

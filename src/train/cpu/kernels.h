@@ -28,6 +28,15 @@ enum {
     ATTN_SCRATCH = (ATTN_BQ + KERNEL_MR_MAX) * (ATTN_BK + 2 * ATTN_BACK_BK + 3 * KERNEL_MR_MAX)
 };
 
+/* Memory that will be read soon, in rows of cache lines: a block asks for some of them at each tile, so
+ * that they come while it computes. Hints only: they change no number. */
+struct ahead {
+    const char *at;       /* of the row at hand */
+    size_t stride;        /* from row to row, bytes */
+    size_t rows;          /* that are left; 0: nothing to ask for */
+    uint32_t lines, line; /* of a row; the next one to ask for */
+};
+
 /* Matrix product, one block. Panels: A as [ceil(m/mr)][k][mr], B as [ceil(n/nr)][k][nr], zero padded, k
  * rounded up to kstep; the inside of a panel is the flavour's own business. */
 struct product {
@@ -38,9 +47,11 @@ struct product {
     void (*pack_a)(float *dst, const float *a, size_t rs, size_t cs, size_t m, size_t k);
     void (*pack_b)(float *dst, const float *b, size_t ks, size_t ns, size_t k, size_t n);
     /* c[m][n] = add + A B over k, a multiple of kstep; add may be c itself or NULL. lda of 0: a is
-     * packed; else it is m rows lda apart, and its last m % mr rows lie packed in edge. */
+     * packed; else it is m rows lda apart, and its last m % mr rows lie packed in edge. ahead: takes,
+     * or leaves, some of what it asks for. */
     void (*block)(size_t m, size_t n, size_t k, const float *a, size_t lda, const float *edge,
-                  const float *b, float *c, size_t ldc, const float *add, size_t ldadd);
+                  const float *b, float *c, size_t ldc, const float *add, size_t ldadd,
+                  struct ahead *ahead);
 };
 
 struct kernels {

@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* matmul.c - cuts a product into blocks (Goto, van de Geijn 2008): B is packed once a (n, k) block by
  * all workers, then each worker takes blocks of rows, packs its part of A and runs the micro-kernel.
- * How m and n are cut is free to follow the number of workers, since no sum crosses those cuts. */
+ * How m and n are cut is free to follow the number of workers, since no sum crosses those cuts.
+ *
+ * The inner loop runs at the rate of the multiply-adds as long as what it reads is near; so a block asks
+ * for what comes next while it computes: the next panel of B, and, over its last panels, the rows of A
+ * that are packed after it. */
 #include "train/cpu/matmul.h"
 
 enum {
     PACK_PANELS = 8, /* panels of B a packing chunk takes */
     /* Below as many columns packing rows of A costs more than it brings, where they are short: long
      * ones lie on a page each. */
-    PACK_COLUMNS_MIN = 512
+    PACK_COLUMNS_MIN = 512,
+    LINE_FLOATS = 16,
+    /* The panels of B during which the next part of A is asked for: enough for all its lines, and few
+     * enough that they are still in the second level when they are packed. */
+    AHEAD_PANELS = 12
 };
 
 struct job {
@@ -47,6 +55,31 @@ static void pack_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
         k->pack_b(dst, j->b + j->k0 * j->N + col, j->N, 1, j->kc, n);
 }
 
+/* The part of A that this worker packs after `chunk`, if the others keep pace. */
+static struct ahead next_rows(const struct job *j, uint32_t chunk) {
+    size_t blocks = (j->M + j->rows - 1) / j->rows, k0 = j->k0, kc = j->kc;
+    size_t block = (chunk + pool_threads(j->mm->pool)) / j->splits;
+    struct ahead none = {.rows = 0};
+    if (block == chunk / j->splits) return none;
+    if (block >= blocks) { /* in the next block of k, or of n */
+        block -= blocks;
+        k0 += kc;
+        if (k0 >= j->K) k0 = 0;
+        if (block >= blocks || (k0 == 0 && j->n0 + j->nc >= j->N)) return none;
+        kc = smaller(MATMUL_KC, j->K - k0);
+    }
+    size_t m0 = block * j->rows, m = smaller(j->rows, j->M - m0);
+    if (j->form == MATMUL_TN)
+        return (struct ahead){.at = (const char *)(j->a + k0 * j->M + m0),
+                              .stride = j->M * sizeof(float),
+                              .rows = kc,
+                              .lines = (uint32_t)((m + LINE_FLOATS - 1) / LINE_FLOATS)};
+    return (struct ahead){.at = (const char *)(j->a + m0 * j->K + k0),
+                          .stride = j->K * sizeof(float),
+                          .rows = m,
+                          .lines = (uint32_t)((kc + LINE_FLOATS - 1) / LINE_FLOATS)};
+}
+
 static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
     struct job *j = ctx;
     const struct product *k = j->mm->product;
@@ -65,7 +98,12 @@ static void multiply_chunk(void *ctx, uint32_t chunk, uint32_t worker) {
         if (direct) a = j->a + m0 * j->K + j->k0;
         if (whole < m) k->pack_a(pa, j->a + (m0 + whole) * j->K + j->k0, j->K, 1, m - whole, j->kc);
     }
-    k->block(m, n, j->kp, a, lda, pa, panel_at(j, n0), j->c + at, j->N, add, j->N);
+    size_t early = n > AHEAD_PANELS * k->nr ? (n / k->nr - AHEAD_PANELS) * k->nr : 0;
+    struct ahead none = {.rows = 0}, ahead = next_rows(j, chunk);
+    if (early)
+        k->block(m, early, j->kp, a, lda, pa, panel_at(j, n0), j->c + at, j->N, add, j->N, &none);
+    k->block(m, n - early, j->kp, a, lda, pa, panel_at(j, n0 + early), j->c + at + early, j->N,
+             add ? add + early : NULL, j->N, &ahead);
 }
 
 /* About four chunks a worker, so that one that is late holds nobody up; blocks as large as fit. */

@@ -13,7 +13,7 @@
 
 /* Block of k: a panel of B (KC x nr) stays in the first-level cache; of m: a block of A in the second
  * level; of n: the packed B in the third. */
-enum { MATMUL_KC = 256, MATMUL_MC = 96, MATMUL_NC = 2048 };
+enum { MATMUL_KC = 256, MATMUL_MC = 192, MATMUL_NC = 2048 };
 
 struct matmul {
     struct pool *pool;

@@ -11,6 +11,7 @@
 #include "train/cpu/vec.h"
 
 enum { NR = 2 * LANES, MR = LANES == 16 ? 12 : 6 };
+enum { LINE = 64, AHEAD_TILE = 8 }; /* bytes of a cache line; lines asked for at a tile */
 
 /* Not where each load is checked: the compiler would be minutes over one file. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -86,12 +87,31 @@ FORCE_INLINE void block_tile(size_t m, size_t n, size_t k, const float *a, size_
     tile_finish(acc, m, n, c, ldc, add != NULL, add, ldadd);
 }
 
+FORCE_INLINE void ask_ahead(struct ahead *x) {
+    if (x->rows == 0) return;
+    for (size_t i = 0; i < AHEAD_TILE; i++) {
+        __builtin_prefetch(x->at + (size_t)x->line * LINE, 0, 2);
+        if (++x->line < x->lines) continue;
+        x->line = 0;
+        x->at += x->stride;
+        if (--x->rows == 0) return;
+    }
+}
+
+/* While one panel of B is used the next comes into the second level, a part at each tile. */
 static void k_block(size_t m, size_t n, size_t k, const float *a, size_t lda, const float *edge,
-                    const float *b, float *c, size_t ldc, const float *add, size_t ldadd) {
+                    const float *b, float *c, size_t ldc, const float *add, size_t ldadd,
+                    struct ahead *ahead) {
+    size_t tiles = (m + MR - 1) / MR, part = (k + tiles - 1) / tiles * NR; /* of the panel */
     for (size_t j = 0; j < n; j += NR) {
+        const float *p = b + j * k, *next = p + k * NR;
         for (size_t i = 0; i < m; i += MR) {
             float *t = c + i * ldc + j;
-            const float *s = add ? add + i * ldadd + j : NULL, *p = b + j * k;
+            const float *s = add ? add + i * ldadd + j : NULL;
+            if (j + NR < n)
+                for (size_t x = 0; x < part; x += LINE / 4) __builtin_prefetch(next + x, 0, 2);
+            next += part;
+            ask_ahead(ahead);
             if (lda == 0)
                 block_tile(m - i, n - j, k, a + i * k, 1, MR, p, t, ldc, s, ldadd);
             else if (m - i >= MR)
@@ -153,7 +173,7 @@ FORCE_INLINE void pack_rows(float *dst, const float *x, size_t ld, size_t k, siz
  * rows at a time for all panels, so that a row's cache lines and pages are used up while they are near. */
 FORCE_INLINE void pack_panels(float *dst, const float *x, size_t step_k, size_t step_w, size_t k,
                               size_t n, size_t W) {
-    enum { STEPS = 16 };
+    enum { STEPS = 8 }; /* rows may lie a power of two apart: as many as a set of the cache holds */
     size_t whole = n / W * W;
     static_assert(MR % 2 == 0, "transpose_4x2 takes what transpose_4x4 leaves");
     if (step_w == 1) {
