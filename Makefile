@@ -98,9 +98,9 @@ $(B)/beringia: $(ALL_OBJECTS) $(SIM_OBJECTS)
 	@$(CC) $(LDFLAGS_ALL) $(ALL_OBJECTS) $(SIM_OBJECTS) $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
 
 # The C API: what include/beringia.h declares is exported, everything else is hidden.
-# A site reads checkpoints, and has no journal: so not SQLite either.
+# A site reads checkpoints, and has no journal: so neither SQLite nor libpq.
 LIBRARY_ROOMS := base data lease outer store wire site
-LIBRARY_OBJECTS = $(filter-out %/journal_os.o,$(foreach r,$(LIBRARY_ROOMS),$(OBJECTS_$r)))
+LIBRARY_OBJECTS = $(filter-out %/journal_os.o %/journal_sqlite_os.o %/journal_pg_os.o %/pg_os.o,$(foreach r,$(LIBRARY_ROOMS),$(OBJECTS_$r)))
 # A symbol that is missing is an error here, not at somebody's dlopen; sanitizers leave theirs open.
 NO_UNDEFINED := $(if $(filter asan tsan,$(VARIANT)),,-Wl,--no-undefined)
 # The soname changes when a program that was built before would not run any more; the version as semver.org says.
@@ -305,6 +305,12 @@ test-slurm: all
 test-security: all
 	@BERINGIA=$(CURDIR)/$(B)/beringia ROOT=$(CURDIR) test/security/run $(T)
 
+# The journal on a PostgreSQL server and standby hubs; the server is started by it. A short form is in `make test`, where a
+# server is installed. docs/store.md, docs/operating.md
+.PHONY: test-postgres
+test-postgres: all chaos-tools $(B)/test/store $(B)/bench/hub
+	@test/postgres/run --build $(B) $(ARGS)
+
 # Proxies, IPv6, no route and a courier: in network namespaces, so as root. docs/networks.md
 .PHONY: test-net
 test-net: all
@@ -376,6 +382,7 @@ help:
 	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
 	@echo "make test-docs [T=name]   every command block of the documents, run as it stands; test/docs/blocks.py"
 	@echo "make test-facilities  docs/three-facilities.md as it stands: real Slurm, proxies, namespaces (root)"
+	@echo "make test-postgres [ARGS='--minutes 4 --only NAME']  the journal on a PostgreSQL server, standby hubs; docs/store.md"
 	@echo "make test-net [T=name]    proxies, IPv6, a courier: network namespaces (root); docs/networks.md"
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
@@ -409,4 +416,4 @@ help:
 	@echo "make test-web         the dashboard in a real Chromium beside a real run (root; installs Chromium)"
 	@echo "make bench-viewers    what 100 viewers of the dashboard cost the hub"
 	@echo "make clean"
-	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang T=name; config.mk"
+	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang POSTGRES=no T=name; config.mk"

@@ -1,146 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* journal_os.c - the hub's memory that survives it: numbered records in one SQLite file.
+/* journal_os.c - the hub's memory that survives it, whatever it lies in: numbers, chain, names.
  *
  * What it is: an append-only list with one writer, group commit, and snapshots that shorten replay.
  * What it is not: a place that knows what a record means (that is hub), nor a queue.
  *
- *   closed --open--> ready --append--> ready        E_FULL: rolled back, nothing acknowledged, go on
- *                      |  `--append--> the process ends    (IOERR, CORRUPT: see below)
- *                      `--close--> closed
- *
- *   journal (seq INTEGER PRIMARY KEY, kind INT, body BLOB, chain BLOB)      seq = 1, 2, 3, ...
- *   snapshot(seq INTEGER PRIMARY KEY, data BLOB, sum BLOB)                  the two newest stay
- *   meta    (name TEXT PRIMARY KEY, value TEXT)                   format = 1, fence = 1, 2, ...
+ *   closed --open--> ready --append--> ready     E_FULL: rolled back, nothing acknowledged, go on
+ *                     | ^ `--append--> doubt     E_NET: connection lost, outcome not known
+ *                     |  `---again------'        looked up by number and chain, never repeated blindly
+ *                     `--close--> closed
  *
  *   chain_i = SHA-256(chain_(i-1) | seq as u64 | kind as u16 | body), numbers little-endian; chain_0 is
  *   32 zero bytes.  sum = SHA-256(seq as u64 | data).
  * The chain binds each record to all before it: an altered, moved or missing record shows at the
- * first replay, and one hash names a whole history.
- *
- * Durability. WAL with synchronous=FULL: one fsync of the log for each transaction, however many
- * records it holds. When an fsync fails, the kernel may have dropped the dirty pages and reported
- * it once; a second fsync would succeed and prove nothing. So after SQLITE_IOERR or SQLITE_CORRUPT
- * on the writing side the process ends and the next start reads what is really on disk. A full
- * disk is different: the write itself failed, SQLite rolls back, and the hub goes on refusing
- * until there is space.
- *
- * One connection in one process. A lock file beside the database keeps a second hub out, which
- * also keeps clear of a SQLite bug (fixed in 3.51.3) in which two connections that checkpoint at
- * once may corrupt the database. The log is checkpointed here, after a commit, because SQLite's
- * own automatic checkpoint does not report a failed fsync to anybody.
- *
- * The lock can fail: a network file system that forgets locks, a copy of the directory, somebody who
- * removes the file. So every writing process has a fence: its first transaction raises the number in
- * `meta`, and each transaction after that looks whether it still stands there. An older process that
- * wakes up writes nothing more and is told E_FENCED, in a record of any kind and in a snapshot.
+ * first replay, and one hash names a whole history, in whichever kind of store it lies.
  *
  * Invariants
  *   (J1) a record is visible to readers whole or not at all, and seq has no gaps.
  *   (J2) nothing that journal_append returned OK for is ever lost.
  *   (J3) no transaction of a process follows one of a process that began to write after it. */
-#include <inttypes.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/os.h"
-#include "store/store.h"
+#include "store/journal_os.h"
 
-enum {
-    CHECKPOINT_PAGES = 4096,           /* 16 MB of log before it is folded into the file */
-    WAL_KEPT_BYTES = 64 * 1024 * 1024, /* a log that grew beyond this is cut when it is reset */
-    BUSY_MS = 5000,                    /* an auditor that reads may hold a lock for a moment */
-    CHAIN_HEAD_BYTES = 8 + 2,
-};
-#define FORMAT "1"
+enum { CHAIN_HEAD_BYTES = 8 + 2 };
 
-struct journal {
-    sqlite3 *db;
-    sqlite3_stmt *begin, *commit, *rollback, *insert, *snapshot_insert, *snapshot_trim;
-    sqlite3_stmt *fence_get, *fence_set;
-    uint64_t fence; /* 0: nothing written yet */
-    int lock_fd;
-    int wal_pages; /* after the newest commit */
-    uint64_t last_seq;
-    struct hash chain;
-    char path[OS_PATH_MAX];
-};
-
-/* ---- What SQLite said ------------------------------------------------------------------------ */
-
-/* The world is wrong in a way that only a new start can look at: ends the process. */
-static _Noreturn void die(const struct journal *j, const char *what) {
-    char quoted[OS_PATH_MAX + 8];
-    log_line(LOG_ERROR, "store", "journal_failed",
-             "doing=\"%s\" path=%s code=%d errno=%d cause=\"%s\" "
-             "remedy=\"check the disk, then start again: what was acknowledged is on disk\"",
-             what, log_quote(j->path, quoted, sizeof quoted), sqlite3_extended_errcode(j->db),
-             sqlite3_system_errno(j->db), sqlite3_errmsg(j->db));
-    _exit(BRG_E_IO);
-}
-
-/* SHMSIZE is how a full disk shows in the index of the log, which is no data. */
-static bool is_full(const struct journal *j) {
-    int code = sqlite3_extended_errcode(j->db);
-    return (code & 0xff) == SQLITE_FULL || code == SQLITE_IOERR_SHMSIZE;
-}
-
-static enum brg_status failed_reading(const struct journal *j, const char *what, struct err *e) {
-    int code = sqlite3_errcode(j->db);
-    enum brg_status s = code == SQLITE_BUSY || code == SQLITE_LOCKED ? BRG_E_BUSY
-                        : code == SQLITE_CORRUPT || code == SQLITE_NOTADB || code == SQLITE_ERROR
-                            ? BRG_E_JOURNAL
-                        : code == SQLITE_CANTOPEN ? BRG_E_MISSING
-                        : is_full(j)              ? BRG_E_FULL
-                                                  : BRG_E_IO;
-    return err_set(e, s, "%s: %s: %s", j->path, what, sqlite3_errmsg(j->db));
-}
-
-/* After a failed write: rolls back and says E_FULL or E_BUSY, or does not return. */
-static enum brg_status failed_writing(struct journal *j, const char *what, struct err *e) {
-    int code = sqlite3_errcode(j->db);
-    bool full = is_full(j), busy = code == SQLITE_BUSY || code == SQLITE_LOCKED;
-    if (!full && !busy) die(j, what);
-    err_set(e, full ? BRG_E_FULL : BRG_E_BUSY, "%s: %s: %s; %s", j->path, what,
-            sqlite3_errmsg(j->db),
-            full ? "make space on this disk, nothing is lost"
-                 : "another program writes to the journal");
-    if (!sqlite3_get_autocommit(j->db)) {
-        int rc = sqlite3_step(j->rollback);
-        if (rc != SQLITE_DONE || !sqlite3_get_autocommit(j->db)) die(j, "rollback");
-        sqlite3_reset(j->rollback);
-    }
-    return full ? BRG_E_FULL : BRG_E_BUSY;
-}
-
-/* Runs one statement that gives no rows. Bindings are cleared: they borrow the caller's memory. */
-static bool run(sqlite3_stmt *stmt) {
-    int rc = sqlite3_step(stmt);
-    int again = sqlite3_reset(stmt);
-    sqlite3_clear_bindings(stmt);
-    return rc == SQLITE_DONE && again == SQLITE_OK;
-}
-
-static bool exec(struct journal *j, const char *sql) {
-    return sqlite3_exec(j->db, sql, NULL, NULL, NULL) == SQLITE_OK;
-}
-
-static bool prepare(struct journal *j, const char *sql, sqlite3_stmt **out) {
-    return sqlite3_prepare_v3(j->db, sql, -1, SQLITE_PREPARE_PERSISTENT, out, NULL) == SQLITE_OK;
-}
-
-static int on_commit(void *user, sqlite3 *db, const char *name, int pages) {
-    struct journal *j = user;
-    (void)db;
-    (void)name;
-    j->wal_pages = pages;
-    return SQLITE_OK;
-}
-
-static struct hash chain_next(const struct hash *chain, uint64_t seq, uint16_t kind,
-                              const void *body, size_t n) {
+struct hash journal_chain_next(const struct hash *chain, uint64_t seq, uint16_t kind,
+                               const void *body, size_t n) {
     uint8_t head[CHAIN_HEAD_BYTES];
     put_le64(head, seq);
     head[8] = (uint8_t)kind;
@@ -163,141 +50,60 @@ static struct hash snapshot_sum(uint64_t seq, const void *data, size_t n) {
     return hasher_final(&h);
 }
 
-static bool column_hash(sqlite3_stmt *stmt, int column, struct hash *out) {
-    const void *p = sqlite3_column_blob(stmt, column);
-    if (p == NULL || sqlite3_column_bytes(stmt, column) != HASH_BYTES) return false;
-    memcpy(out->v, p, HASH_BYTES);
-    return true;
+/* ---- Names --------------------------------------------------------------------------------------- */
+bool journal_name_is_url(const char *name) {
+    return strncmp(name, "postgresql://", 13) == 0 || strncmp(name, "postgres://", 11) == 0;
 }
 
-/* ---- Opening --------------------------------------------------------------------------------- */
-static enum brg_status create_schema(struct journal *j, struct err *e) {
-    bool made = exec(j, "BEGIN IMMEDIATE;"
-                        "CREATE TABLE journal(seq INTEGER PRIMARY KEY, kind INT NOT NULL,"
-                        " body BLOB NOT NULL, chain BLOB NOT NULL);"
-                        "CREATE TABLE snapshot(seq INTEGER PRIMARY KEY, data BLOB NOT NULL,"
-                        " sum BLOB NOT NULL);"
-                        "CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL);"
-                        "INSERT INTO meta VALUES('format', '" FORMAT "');"
-                        "COMMIT;");
-    if (!made) return failed_reading(j, "create", e);
-    char dir[OS_PATH_MAX]; /* the names of the new files must survive too */
-    const char *slash = strrchr(j->path, '/');
-    if (slash == NULL) return os_fsync_dir(".", e);
-    snprintf(dir, sizeof dir, "%.*s", slash == j->path ? 1 : (int)(slash - j->path), j->path);
-    return os_fsync_dir(dir, e);
+enum brg_status journal_where(const char *run_dir, char out[JOURNAL_NAME_MAX], struct err *e) {
+    char path[OS_PATH_MAX];
+    AUTO_BUF struct buf b;
+    buf_init(&b, JOURNAL_NAME_MAX);
+    if (!os_exists(os_path(path, run_dir, "journal.url"))) {
+        os_path(out, run_dir, "journal.db");
+        return BRG_OK;
+    }
+    TRY(os_read_file(path, JOURNAL_NAME_MAX - 1, &b, e));
+    const char *text = buf_cstr(&b);
+    size_t n = strcspn(text, "\r\n");
+    if (!journal_name_is_url(text) || text[n + strspn(text + n, "\r\n")] != '\0')
+        return err_set(e, BRG_E_CONFIG,
+                       "%s: want one line, postgresql://USER@HOST/DATABASE?schema=NAME; remove the "
+                       "file where the journal is %s/journal.db",
+                       path, run_dir);
+    (void)snprintf(out, JOURNAL_NAME_MAX, "%.*s", (int)n, text);
+    return BRG_OK;
 }
 
-/* 1: a journal of this format; 0: an empty database; -1: failed, *e says why. */
-static int look_at_format(struct journal *j, struct err *e) {
-    sqlite3_stmt *stmt = NULL;
-    if (!prepare(j, "SELECT count(*) FROM sqlite_schema", &stmt)) goto fail;
-    if (sqlite3_step(stmt) != SQLITE_ROW) goto fail;
-    bool empty = sqlite3_column_int(stmt, 0) == 0;
-    sqlite3_finalize(stmt);
-    stmt = NULL;
-    if (empty) return 0;
-    if (!prepare(j, "SELECT value FROM meta WHERE name = 'format'", &stmt)) goto fail;
-    int rc = sqlite3_step(stmt);
-    if (rc != SQLITE_ROW && rc != SQLITE_DONE) goto fail;
-    const unsigned char *value = rc == SQLITE_ROW ? sqlite3_column_text(stmt, 0) : NULL;
-    bool known = value != NULL && strcmp((const char *)value, FORMAT) == 0;
-    if (!known && value != NULL)
-        err_set(e, BRG_E_JOURNAL,
-                "%s: is of format %.20s, newer than this program knows (" FORMAT
-                "); use the beringia that wrote it, or a newer one",
-                j->path, (const char *)value);
-    else if (!known)
-        err_set(e, BRG_E_JOURNAL, "%s: says no format; it is no journal of beringia", j->path);
-    sqlite3_finalize(stmt);
-    return known ? 1 : -1;
-fail:
-    failed_reading(j, "open", e);
-    sqlite3_finalize(stmt);
-    return -1;
+enum brg_status journal_where_set(const char *run_dir, const char *name, struct err *e) {
+    char path[OS_PATH_MAX], line[JOURNAL_NAME_MAX + 2];
+    os_path(path, run_dir, "journal.url");
+    if (journal_name_is_url(name)) {
+        int n = snprintf(line, sizeof line, "%s\n", name);
+        return os_write_file_atomic(path, line, (size_t)n, e);
+    }
+    if (unlink(path) != 0 && os_exists(path))
+        return err_set(e, BRG_E_IO, "%s: cannot be removed", path);
+    return os_fsync_dir(run_dir, e);
 }
 
-static enum brg_status prepare_all(struct journal *j, struct err *e) {
-    bool good =
-        prepare(j, "BEGIN IMMEDIATE", &j->begin) && prepare(j, "COMMIT", &j->commit) &&
-        prepare(j, "ROLLBACK", &j->rollback) &&
-        prepare(j, "INSERT INTO journal VALUES(?, ?, ?, ?)", &j->insert) &&
-        prepare(j, "INSERT OR REPLACE INTO snapshot VALUES(?, ?, ?)", &j->snapshot_insert) &&
-        prepare(j,
-                "DELETE FROM snapshot WHERE seq NOT IN"
-                " (SELECT seq FROM snapshot ORDER BY seq DESC LIMIT 2)",
-                &j->snapshot_trim) &&
-        prepare(j, "SELECT value FROM meta WHERE name = 'fence'", &j->fence_get) &&
-        prepare(j, "INSERT OR REPLACE INTO meta VALUES('fence', ?)", &j->fence_set);
-    return good ? BRG_OK : failed_reading(j, "prepare", e);
-}
-
-/* Reads the newest record's number and chain. Gaps before it are found by replay. */
-static enum brg_status load_tail(struct journal *j, struct err *e) {
-    sqlite3_stmt *stmt = NULL;
-    if (!prepare(j, "SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1", &stmt)) {
-        return failed_reading(j, "open", e);
-    }
-    int rc = sqlite3_step(stmt);
-    bool good = rc == SQLITE_ROW || rc == SQLITE_DONE, right = true;
-    if (rc == SQLITE_ROW) {
-        j->last_seq = (uint64_t)sqlite3_column_int64(stmt, 0);
-        right = sqlite3_column_int64(stmt, 0) > 0 && column_hash(stmt, 1, &j->chain);
-    }
-    enum brg_status s = good ? BRG_OK : failed_reading(j, "open", e);
-    sqlite3_finalize(stmt);
-    if (s == BRG_OK && !right) s = err_set(e, BRG_E_JOURNAL, "%s: last record is damaged", j->path);
-    return s;
-}
-
-static enum brg_status open_db(struct journal *j, bool create, struct err *e) {
-    char name[OS_PATH_MAX];
-    if ((size_t)snprintf(name, sizeof name, "%s.lock", j->path) >= sizeof name) {
-        return err_set(e, BRG_E_CONFIG, "journal path is too long");
-    }
-    if (!create && !os_exists(j->path)) {
-        return err_set(e, BRG_E_MISSING, "%s: no journal here; create the run first", j->path);
-    }
-    TRY(os_lock(name, &j->lock_fd, e));
-    int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | (create ? SQLITE_OPEN_CREATE : 0);
-    if (sqlite3_open_v2(j->path, &j->db, flags, NULL) != SQLITE_OK)
-        return failed_reading(j, "open", e);
-    sqlite3_extended_result_codes(j->db, 0);
-    sqlite3_busy_timeout(j->db, BUSY_MS);
-    sqlite3_db_config(j->db, SQLITE_DBCONFIG_DEFENSIVE, 1, (int *)NULL);
-    int format = look_at_format(j, e);
-    if (format < 0) return e != NULL ? e->status : BRG_E_JOURNAL;
-    if (format == 1 && create) {
-        return err_set(e, BRG_E_EXISTS,
-                       "%s: there is a journal already; open it or choose another "
-                       "directory",
-                       j->path);
-    }
-    if (format == 0 && !create) return err_set(e, BRG_E_JOURNAL, "%s: holds no journal", j->path);
-    if (!exec(j, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA locking_mode=NORMAL;"
-                 "PRAGMA wal_autocheckpoint=0; PRAGMA cell_size_check=ON;")) {
-        return failed_reading(j, "open", e);
-    }
-    char limit[64];
-    snprintf(limit, sizeof limit, "PRAGMA journal_size_limit=%d", WAL_KEPT_BYTES);
-    if (!exec(j, limit)) return failed_reading(j, "open", e);
-    sqlite3_wal_hook(j->db, on_commit, j);
-    if (format == 0) TRY(create_schema(j, e));
-    TRY(prepare_all(j, e));
-    return load_tail(j, e);
-}
-
-enum brg_status journal_open(const char *path, bool create, struct journal **out, struct err *e) {
+/* ---- Opening ------------------------------------------------------------------------------------- */
+static enum brg_status open_kind(const char *name, enum journal_how how, struct journal **out,
+                                 struct err *e) {
     struct err own;
+    struct journal *j = NULL;
     if (e == NULL) e = &own;
-    struct journal *j = mem_alloc(1, sizeof *j);
-    j->lock_fd = -1;
-    enum brg_status s = BRG_E_CONFIG;
-    if ((size_t)snprintf(j->path, sizeof j->path, "%s", path) >= sizeof j->path) {
-        err_set(e, s, "journal path is too long");
-    } else {
-        s = open_db(j, create, e);
-    }
+    *out = NULL;
+    if (strlen(name) >= OS_PATH_MAX - 16)
+        return err_set(e, BRG_E_CONFIG, "journal path is too long");
+    bool url = journal_name_is_url(name);
+    if (!url && how == JOURNAL_READ)
+        return err_set(e, BRG_E_CONFIG,
+                       "%s: a file can not be followed; a standby wants a journal in PostgreSQL "
+                       "(beringia store migrate)",
+                       name);
+    enum brg_status s = url ? journal_pg_open(name, how, &j, e)
+                            : journal_sqlite_open(name, how == JOURNAL_CREATE, &j, e);
     if (s != BRG_OK) {
         journal_close(j);
         return s;
@@ -306,14 +112,16 @@ enum brg_status journal_open(const char *path, bool create, struct journal **out
     return BRG_OK;
 }
 
+enum brg_status journal_open(const char *name, bool create, struct journal **out, struct err *e) {
+    return open_kind(name, create ? JOURNAL_CREATE : JOURNAL_WRITE, out, e);
+}
+
+enum brg_status journal_open_reader(const char *name, struct journal **out, struct err *e) {
+    return open_kind(name, JOURNAL_READ, out, e);
+}
+
 void journal_close(struct journal *j) {
-    if (j == NULL) return;
-    sqlite3_stmt *all[] = {j->begin,           j->commit,        j->rollback,  j->insert,
-                           j->snapshot_insert, j->snapshot_trim, j->fence_get, j->fence_set};
-    for (size_t i = 0; i < ARRAY_COUNT(all); i++) sqlite3_finalize(all[i]);
-    if (j->db != NULL) CHECK(sqlite3_close(j->db) == SQLITE_OK);
-    os_close_cleanup(&j->lock_fd);
-    mem_free(j);
+    if (j != NULL) j->ops->close(j);
 }
 
 uint64_t journal_last_seq(const struct journal *j) {
@@ -324,55 +132,7 @@ struct hash journal_chain(const struct journal *j) {
     return j->chain;
 }
 
-/* ---- Writing --------------------------------------------------------------------------------- */
-
-static enum brg_status fenced(struct journal *j, struct err *e) {
-    if (!sqlite3_get_autocommit(j->db)) (void)run(j->rollback);
-    return err_set(e, BRG_E_FENCED,
-                   "%s: another hub has taken over this run; this process stops, nothing that "
-                   "it acknowledged is lost",
-                   j->path);
-}
-
-/* Begins a transaction that only the newest writing process gets (J3). *out_fence: this process's
- * number, once the transaction is durable. */
-static enum brg_status begin_fenced(struct journal *j, uint64_t *out_fence, struct err *e) {
-    uint64_t there = 0;
-    if (!run(j->begin)) return failed_writing(j, "begin", e);
-    int rc = sqlite3_step(j->fence_get);
-    if (rc == SQLITE_ROW) there = (uint64_t)sqlite3_column_int64(j->fence_get, 0);
-    (void)sqlite3_reset(j->fence_get);
-    if (rc != SQLITE_ROW && rc != SQLITE_DONE) return failed_writing(j, "fence", e);
-    *out_fence = j->fence;
-    if (j->fence != 0 && there == j->fence) return BRG_OK;
-    if (j->fence != 0) return fenced(j, e); /* J3 */
-    char text[24];
-    *out_fence = there + 1;
-    int n = snprintf(text, sizeof text, "%" PRIu64, *out_fence);
-    bool good = sqlite3_bind_text(j->fence_set, 1, text, n, SQLITE_TRANSIENT) == SQLITE_OK &&
-                run(j->fence_set);
-    return good ? BRG_OK : failed_writing(j, "fence", e);
-}
-
-/* Folds the log into the file when it is long. Busy (somebody reads) is no failure: the log grows
- * and the next commit tries again. Full is none either: the records are safe in the log. */
-static void checkpoint_when_due(struct journal *j) {
-    if (j->wal_pages < CHECKPOINT_PAGES) return;
-    int rc = sqlite3_wal_checkpoint_v2(j->db, NULL, SQLITE_CHECKPOINT_PASSIVE, NULL, NULL);
-    if (rc == SQLITE_OK || rc == SQLITE_BUSY || rc == SQLITE_LOCKED) return;
-    if (!is_full(j)) die(j, "checkpoint");
-    log_line(LOG_WARN, "store", "journal_checkpoint_full", "wal_pages=%d", j->wal_pages);
-}
-
-static bool insert_one(struct journal *j, const struct record *r, const struct hash *chain) {
-    const void *body = r->bytes > 0 ? (const void *)r->body : "";
-    return sqlite3_bind_int64(j->insert, 1, (int64_t)r->seq) == SQLITE_OK &&
-           sqlite3_bind_int(j->insert, 2, r->kind) == SQLITE_OK &&
-           sqlite3_bind_blob(j->insert, 3, body, (int)r->bytes, SQLITE_STATIC) == SQLITE_OK &&
-           sqlite3_bind_blob(j->insert, 4, chain->v, HASH_BYTES, SQLITE_STATIC) == SQLITE_OK &&
-           run(j->insert);
-}
-
+/* ---- Writing ------------------------------------------------------------------------------------- */
 enum brg_status journal_append(struct journal *j, const struct record *records, size_t count,
                                struct err *e) {
     for (size_t i = 0; i < count; i++) {
@@ -380,24 +140,17 @@ enum brg_status journal_append(struct journal *j, const struct record *records, 
         CHECK(records[i].bytes <= JOURNAL_BODY_MAX);
     }
     if (count == 0) return BRG_OK;
-    struct hash chain = j->chain;
-    uint64_t fence;
-    TRY(begin_fenced(j, &fence, e));
+    AUTO_FREE struct hash *chains = mem_alloc(count, sizeof *chains);
+    const struct hash *before = &j->chain;
     for (size_t i = 0; i < count; i++) {
         const struct record *r = &records[i];
-        chain = chain_next(&chain, r->seq, r->kind, r->body, r->bytes);
-        if (insert_one(j, r, &chain)) continue;
-        /* The number is taken: somebody wrote between our reading and our first record. */
-        if (sqlite3_errcode(j->db) == SQLITE_CONSTRAINT) return fenced(j, e);
-        return failed_writing(j, "append", e);
+        chains[i] = journal_chain_next(before, r->seq, r->kind, r->body, r->bytes);
+        before = &chains[i];
     }
-    if (!run(j->commit)) return failed_writing(j, "commit", e);
-    CHECK(sqlite3_get_autocommit(j->db)); /* J2: the transaction has ended, its log is synced */
-    j->fence = fence;
-    CHECK(j->fence != 0); /* J3 */
+    const struct journal_batch b = {.records = records, .chains = chains, .count = count};
+    TRY(j->ops->append(j, &b, e));
     j->last_seq += count;
-    j->chain = chain;
-    checkpoint_when_due(j);
+    j->chain = chains[count - 1];
     return BRG_OK;
 }
 
@@ -406,121 +159,185 @@ enum brg_status journal_snapshot_put(struct journal *j, uint64_t seq, const void
     CHECK(seq <= j->last_seq);
     if (n > INT32_MAX / 2) return err_set(e, BRG_E_LIMIT, "snapshot of %zu bytes is too large", n);
     struct hash sum = snapshot_sum(seq, data, n);
-    sqlite3_stmt *put = j->snapshot_insert;
-    uint64_t fence;
-    TRY(begin_fenced(j, &fence, e));
-    bool good = sqlite3_bind_int64(put, 1, (int64_t)seq) == SQLITE_OK &&
-                sqlite3_bind_blob(put, 2, n > 0 ? data : "", (int)n, SQLITE_STATIC) == SQLITE_OK &&
-                sqlite3_bind_blob(put, 3, sum.v, HASH_BYTES, SQLITE_STATIC) == SQLITE_OK &&
-                run(put) && run(j->snapshot_trim);
-    if (!good) return failed_writing(j, "snapshot", e);
-    if (!run(j->commit)) return failed_writing(j, "commit", e);
-    j->fence = fence;
-    checkpoint_when_due(j);
+    return j->ops->snapshot_put(j, seq, data, n, &sum, e);
+}
+
+/* ---- Reading ------------------------------------------------------------------------------------- */
+enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struct buf *out,
+                                     struct err *e) {
+    struct hash sum = {{0}};
+    bool has_sum = false;
+    uint64_t seq = 0;
+    buf_reset(out);
+    TRY(j->ops->snapshot_get(j, &seq, out, &sum, &has_sum, e));
+    *out_seq = 0;
+    if (seq == 0) return BRG_OK;
+    size_t n = out->bytes_count;
+    struct hash want = snapshot_sum(seq, out->data, n);
+    if (out->overflow)
+        return err_set(e, BRG_E_LIMIT, "%s: snapshot of more than %zu bytes", j->name, n);
+    if (!has_sum || !hash_equal(&sum, &want) || seq > j->last_seq) {
+        buf_reset(out);
+        return err_set(e, BRG_E_JOURNAL,
+                       "%s: snapshot of record %llu is damaged; start with a full "
+                       "replay",
+                       j->name, (unsigned long long)seq);
+    }
+    *out_seq = seq;
     return BRG_OK;
 }
 
-/* ---- Reading --------------------------------------------------------------------------------- */
-enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struct buf *out,
-                                     struct err *e) {
-    sqlite3_stmt *stmt = NULL;
-    if (!prepare(j, "SELECT seq, data, sum FROM snapshot ORDER BY seq DESC LIMIT 1", &stmt)) {
-        return failed_reading(j, "snapshot", e);
-    }
-    enum brg_status s = BRG_OK;
-    int rc = sqlite3_step(stmt);
-    buf_reset(out);
-    if (rc == SQLITE_DONE) {
-        *out_seq = 0;
-    } else if (rc != SQLITE_ROW) {
-        s = failed_reading(j, "snapshot", e);
-    } else {
-        uint64_t seq = (uint64_t)sqlite3_column_int64(stmt, 0);
-        const void *data = sqlite3_column_blob(stmt, 1);
-        size_t n = (size_t)sqlite3_column_bytes(stmt, 1);
-        struct hash sum, want = snapshot_sum(seq, data, n);
-        if (!column_hash(stmt, 2, &sum) || !hash_equal(&sum, &want) || seq > j->last_seq) {
-            s = err_set(e, BRG_E_JOURNAL,
-                        "%s: snapshot of record %llu is damaged; start with a full "
-                        "replay",
-                        j->path, (unsigned long long)seq);
-        } else {
-            if (n > 0) buf_put(out, data, n);
-            if (out->overflow)
-                s = err_set(e, BRG_E_LIMIT, "%s: snapshot of %zu bytes", j->path, n);
-            else
-                *out_seq = seq;
-        }
-    }
-    sqlite3_finalize(stmt);
-    return s;
-}
-
-/* The chain up to and with record `after`. */
-static enum brg_status chain_at(struct journal *j, uint64_t after, struct hash *out,
-                                struct err *e) {
-    *out = (struct hash){0};
-    if (after == 0) return BRG_OK;
-    sqlite3_stmt *stmt = NULL;
-    if (!prepare(j, "SELECT chain FROM journal WHERE seq = ?", &stmt))
-        return failed_reading(j, "read", e);
-    sqlite3_bind_int64(stmt, 1, (int64_t)after);
-    int rc = sqlite3_step(stmt);
-    enum brg_status s = BRG_OK;
-    if (rc == SQLITE_DONE || (rc == SQLITE_ROW && !column_hash(stmt, 0, out))) {
-        s = err_set(e, BRG_E_JOURNAL, "%s: record %llu is missing or damaged", j->path,
-                    (unsigned long long)after);
-    } else if (rc != SQLITE_ROW) {
-        s = failed_reading(j, "read", e);
-    }
-    sqlite3_finalize(stmt);
-    return s;
-}
+struct walk {
+    const struct journal *j;
+    journal_visit *visit;
+    void *user;
+    uint64_t seq;
+    struct hash chain;
+};
 
 /* One row: number, chain, then the visitor. */
-static enum brg_status replay_row(struct journal *j, sqlite3_stmt *stmt, uint64_t seq,
-                                  struct hash *chain, journal_visit *visit, void *user,
-                                  struct err *e) {
-    int64_t kind = sqlite3_column_int64(stmt, 1);
-    struct record r = {.seq = (uint64_t)sqlite3_column_int64(stmt, 0), .kind = (uint16_t)kind};
-    r.body = sqlite3_column_blob(stmt, 2);
-    r.bytes = (size_t)sqlite3_column_bytes(stmt, 2);
-    if (r.seq != seq) {
-        return err_set(e, BRG_E_JOURNAL, "%s: record %llu is missing", j->path,
-                       (unsigned long long)seq);
+static enum brg_status walk_row(void *user, const struct journal_row *row, struct err *e) {
+    struct walk *w = user;
+    const struct record *r = &row->r;
+    w->seq++;
+    if (r->seq != w->seq) {
+        return err_set(e, BRG_E_JOURNAL, "%s: record %llu is missing", w->j->name,
+                       (unsigned long long)w->seq);
     }
-    struct hash want;
-    *chain = chain_next(chain, r.seq, r.kind, r.body, r.bytes);
-    if (kind != r.kind || !column_hash(stmt, 3, &want) || !hash_equal(&want, chain)) {
+    w->chain = journal_chain_next(&w->chain, r->seq, r->kind, r->body, r->bytes);
+    if (row->kind != r->kind || !row->has_chain || !hash_equal(&row->chain, &w->chain)) {
         return err_set(e, BRG_E_JOURNAL, "%s: record %llu was altered: its chain does not fit",
-                       j->path, (unsigned long long)seq);
+                       w->j->name, (unsigned long long)w->seq);
     }
-    return visit(user, &r, e);
+    return w->visit(w->user, r, e);
 }
 
 enum brg_status journal_replay(struct journal *j, uint64_t after, journal_visit *visit, void *user,
                                struct err *e) {
-    struct hash chain;
-    TRY(chain_at(j, after, &chain, e));
-    sqlite3_stmt *stmt = NULL;
-    if (!prepare(j, "SELECT seq, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq",
-                 &stmt)) {
-        return failed_reading(j, "read", e);
-    }
-    sqlite3_bind_int64(stmt, 1, (int64_t)after);
-    enum brg_status s = BRG_OK;
-    uint64_t seq = after;
-    for (;;) {
-        int rc = sqlite3_step(stmt);
-        if (rc == SQLITE_DONE) break;
-        s = rc == SQLITE_ROW ? replay_row(j, stmt, ++seq, &chain, visit, user, e)
-                             : failed_reading(j, "read", e);
-        if (s != BRG_OK) break;
-    }
-    sqlite3_finalize(stmt);
-    if (s == BRG_OK && (seq != j->last_seq || !hash_equal(&chain, &j->chain))) {
-        s = err_set(e, BRG_E_JOURNAL, "%s: ends at record %llu instead of %llu", j->path,
-                    (unsigned long long)seq, (unsigned long long)j->last_seq);
-    }
+    struct walk w = {.j = j, .visit = visit, .user = user, .seq = after};
+    if (after > 0) TRY(j->ops->chain_at(j, after, &w.chain, e));
+    TRY(j->ops->rows(j, after, j->last_seq, walk_row, &w, e)); /* a writer may be beside a reader */
+    if (w.seq == j->last_seq && hash_equal(&w.chain, &j->chain)) return BRG_OK;
+    return err_set(e, BRG_E_JOURNAL, "%s: ends at record %llu instead of %llu", j->name,
+                   (unsigned long long)w.seq, (unsigned long long)j->last_seq);
+}
+
+/* ---- Over a connection --------------------------------------------------------------------------- */
+time_ns journal_keep_ns(const struct journal *j) {
+    return j->ops->keep != NULL ? (time_ns)JOURNAL_KEEP_MS * NS_PER_MS : 0;
+}
+
+enum brg_status journal_keep(struct journal *j, struct err *e) {
+    return j->ops->keep != NULL ? j->ops->keep(j, e) : BRG_OK;
+}
+
+enum brg_status journal_again(struct journal *j, enum journal_outcome *out, struct err *e) {
+    static const char *const words[] = {"none", "committed", "absent"};
+    *out = JOURNAL_NO_DOUBT;
+    if (j->ops->again == NULL) return BRG_OK;
+    TRY(j->ops->again(j, out, e));
+    log_line(LOG_INFO, "store", "journal_again", "doubt=%s seq=%llu", words[*out],
+             (unsigned long long)j->last_seq);
+    return BRG_OK;
+}
+
+/* What came since, where the reader stands now; a failure leaves it before the record that failed. */
+static enum brg_status follow_row(void *user, const struct journal_row *row, struct err *e) {
+    struct walk *w = user;
+    struct walk before = *w;
+    enum brg_status s = walk_row(w, row, e);
+    if (s != BRG_OK) *w = before;
     return s;
+}
+
+enum brg_status journal_follow(struct journal *j, journal_visit *visit, void *user, struct err *e) {
+    struct walk w = {.j = j, .visit = visit, .user = user, .seq = j->last_seq, .chain = j->chain};
+    enum brg_status s = j->ops->rows(j, w.seq, INT64_MAX, follow_row, &w, e);
+    j->last_seq = w.seq;
+    j->chain = w.chain;
+    return s;
+}
+
+enum brg_status journal_lead(struct journal *j, struct err *e) {
+    return j->ops->lead != NULL ? j->ops->lead(j, e) : BRG_OK;
+}
+
+/* ---- Made whole, then named ---------------------------------------------------------------------- */
+enum { SCHEMA_BYTES = 64 };
+static const char SCHEMA_DEFAULT[] = "beringia";
+
+/* The schema in a URL, or the default; false where it is too long. */
+static bool schema_of(const char *url, char out[SCHEMA_BYTES]) {
+    const char *q = strchr(url, '?'), *at = q;
+    while (at != NULL && strncmp(at + 1, "schema=", 7) != 0) at = strchr(at + 1, '&');
+    if (at == NULL) {
+        memcpy(out, SCHEMA_DEFAULT, sizeof SCHEMA_DEFAULT);
+        return true;
+    }
+    size_t n = strcspn(at + 8, "&");
+    if (n >= SCHEMA_BYTES - 8) return false;
+    (void)snprintf(out, SCHEMA_BYTES, "%.*s", (int)n, at + 8);
+    return true;
+}
+
+/* The URL with another schema. */
+static void with_schema(const char *url, const char *schema, char out[JOURNAL_NAME_MAX]) {
+    const char *q = strchr(url, '?'), *at = q;
+    while (at != NULL && strncmp(at + 1, "schema=", 7) != 0) at = strchr(at + 1, '&');
+    size_t head = at != NULL ? (size_t)(at - url) + 1 : strlen(url);
+    const char *tail = at != NULL ? at + 8 + strcspn(at + 8, "&") : "";
+    const char *join = at != NULL ? "" : q != NULL ? "&" : "?";
+    (void)snprintf(out, JOURNAL_NAME_MAX, "%.*s%sschema=%s%s", (int)head, url, join, schema, tail);
+}
+
+struct aside {
+    char schema[SCHEMA_BYTES], schema_aside[SCHEMA_BYTES + 16], name[JOURNAL_NAME_MAX + 128];
+};
+
+static enum brg_status aside_of(const char *name, const char *word, struct aside *out,
+                                struct err *e) {
+    if (!journal_name_is_url(name)) {
+        (void)snprintf(out->name, sizeof out->name, "%s.%s", name, word);
+        return BRG_OK;
+    }
+    if (!schema_of(name, out->schema))
+        return err_set(e, BRG_E_CONFIG, "the schema's name is too long; want at most 55 letters");
+    (void)snprintf(out->schema_aside, sizeof out->schema_aside, "%s_%s", out->schema, word);
+    with_schema(name, out->schema_aside, out->name);
+    return BRG_OK;
+}
+
+enum brg_status journal_make(const char *name, struct journal **out, struct err *e) {
+    static const char *const left[] = {"", "-wal", "-shm", ".lock"};
+    struct aside a;
+    char side[OS_PATH_MAX + 160];
+    TRY(aside_of(name, "new", &a, e));
+    if (journal_name_is_url(name)) {
+        TRY(journal_pg_drop(name, a.schema_aside, e));
+    } else {
+        for (size_t i = 0; i < ARRAY_COUNT(left); i++) { /* of an attempt that a crash ended */
+            (void)snprintf(side, sizeof side, "%s%s", a.name, left[i]);
+            (void)unlink(side);
+        }
+    }
+    return journal_open(a.name, true, out, e);
+}
+
+enum brg_status journal_publish(struct journal *j, const char *name, struct err *e) {
+    struct aside a;
+    char lock[OS_PATH_MAX + 160];
+    journal_close(j); /* SQLite: folds the log into the file, nothing is left beside it */
+    TRY(aside_of(name, "new", &a, e));
+    if (journal_name_is_url(name)) return journal_pg_rename(name, a.schema_aside, a.schema, e);
+    (void)snprintf(lock, sizeof lock, "%s.lock", a.name);
+    (void)unlink(lock);
+    return os_rename_durable(a.name, name, e);
+}
+
+enum brg_status journal_retire(const char *name, struct err *e) {
+    struct aside a;
+    TRY(aside_of(name, "moved", &a, e));
+    if (!journal_name_is_url(name)) return os_rename_durable(name, a.name, e);
+    TRY(journal_pg_drop(name, a.schema_aside, e));
+    return journal_pg_rename(name, a.schema, a.schema_aside, e);
 }

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store.h - what outlives the hub's process: the journal (SQLite, WAL, synchronous=FULL, one
- * connection), the blobs (a directory, named by SHA-256), and the safetensors form of checkpoints.
+/* store.h - what outlives the hub's process: the journal (SQLite beside the run, or a PostgreSQL
+ * server), the blobs (a directory, named by SHA-256), and the safetensors form of checkpoints.
  *
  * Journal: append-only records (seq, kind, body, chain) with chain_i = SHA-256(chain_{i-1} | seq |
  * kind | body). One transaction takes all records that wait (group commit). A snapshot is a state
- * that replay may start from instead of record 1; records before it stay (the audit wants them). A
- * failed fsync or SQLITE_IOERR/CORRUPT ends the process (the kernel's page state is unknown then);
- * SQLITE_FULL rolls back and gives E_FULL, nothing is acknowledged. Invariants
+ * that replay may start from instead of record 1; records before it stay (the audit wants them).
+ * Both kinds have the same tables and the same promises; journal_os.h is what a kind has to do.
+ *   SQLite: WAL, synchronous=FULL, one connection. A failed fsync or SQLITE_IOERR/CORRUPT ends the
+ *   process (the kernel's page state is unknown then); SQLITE_FULL rolls back and gives E_FULL.
+ *   PostgreSQL: synchronous_commit=on, one connection. A lost connection gives E_NET, and leaves
+ *   the outcome of a batch open until journal_again has looked it up.
+ * Invariants
  *   (J1) a record is visible to readers whole or not at all, and seq has no gaps.
  *   (J2) nothing that journal_append returned OK for is ever lost.
  *   (J3) no transaction of a process follows one of a process that began to write after it.      */
@@ -24,14 +28,31 @@ struct record { /* body is borrowed */
     size_t bytes;
 };
 enum { JOURNAL_BODY_MAX = 1 << 20 };
-/* Opens (create: makes) RUN/journal.db for the one writer. */
-enum brg_status journal_open(const char *path, bool create, struct journal **out, struct err *e)
+/* Where a run's journal is: the one line of RUN/journal.url, else RUN/journal.db. out has
+ * OS_PATH_MAX bytes. E_CONFIG: the line is no name of a journal. */
+enum { JOURNAL_NAME_MAX = 4096 };
+enum brg_status journal_where(const char *run_dir, char out[JOURNAL_NAME_MAX], struct err *e)
     MUST_USE;
+/* The other direction: journal.url with this name, or none for RUN/journal.db. Durable. */
+enum brg_status journal_where_set(const char *run_dir, const char *name, struct err *e) MUST_USE;
+/* A name of the second kind: postgresql://[USER@]HOST[:PORT]/DATABASE[?schema=NAME&...], everything
+ * but schema (default: beringia) as libpq has it. A password in it is refused: PGPASSFILE,
+ * ~/.pgpass or passfile=FILE have that. Any other name is a file. */
+bool journal_name_is_url(const char *name);
+
+/* Opens (create: makes) the journal for the one writer. E_BUSY: another process has it; E_NET: no
+ * connection, or this program was built without PostgreSQL (E_CONFIG). */
+enum brg_status journal_open(const char *name, bool create, struct journal **out, struct err *e)
+    MUST_USE;
+/* Opens it for reading beside a writer; E_CONFIG for a file, which a standby can not follow. */
+enum journal_how { JOURNAL_WRITE, JOURNAL_CREATE, JOURNAL_READ };
+enum brg_status journal_open_reader(const char *name, struct journal **out, struct err *e) MUST_USE;
 void journal_close(struct journal *j);
 uint64_t journal_last_seq(const struct journal *j);
 struct hash journal_chain(const struct journal *j);
 /* All records of one batch in one durable transaction, seq = last+1, last+2, ... (checked). E_FULL:
- * nothing was written, go on later; E_FENCED: another process writes this journal now, end this one. */
+ * nothing was written, go on later; E_FENCED: another process writes this journal now, end this one;
+ * E_NET: the connection is lost, and whether the batch is there is not known: journal_again. */
 enum brg_status journal_append(struct journal *j, const struct record *records, size_t count,
                                struct err *e) MUST_USE;
 enum brg_status journal_snapshot_put(struct journal *j, uint64_t seq, const void *data, size_t n,
@@ -44,6 +65,31 @@ enum brg_status journal_snapshot_get(struct journal *j, uint64_t *out_seq, struc
 typedef enum brg_status journal_visit(void *user, const struct record *r, struct err *e);
 enum brg_status journal_replay(struct journal *j, uint64_t after, journal_visit *visit, void *user,
                                struct err *e) MUST_USE;
+
+/* ---- A journal that is reached by a connection (the first kind gives BRG_OK to all) ---- */
+/* How often journal_keep has to be called by a writer that has nothing to write; 0: never. A writer
+ * that is silent for JOURNAL_SILENCE_MS is taken for dead by the server: its session ends. */
+enum { JOURNAL_KEEP_MS = 700, JOURNAL_SILENCE_MS = 3000 };
+time_ns journal_keep_ns(const struct journal *j);
+enum brg_status journal_keep(struct journal *j, struct err *e) MUST_USE; /* E_NET, E_FENCED */
+/* After E_NET: connects again, becomes the writer again, and finds out what became of the batch that
+ * was under way; numbers and chain are those of the server then. The old session is gone before it
+ * looks, so that what is not there will not come. E_NET, E_BUSY: not yet, try later; E_FENCED. */
+enum journal_outcome { JOURNAL_NO_DOUBT = 0, JOURNAL_COMMITTED = 1, JOURNAL_ABSENT = 2 };
+enum brg_status journal_again(struct journal *j, enum journal_outcome *out, struct err *e) MUST_USE;
+/* A reader: hands on what was appended since, then becomes the writer if there is none. E_BUSY: there
+ * is one. After BRG_OK journal_follow once more: it saw the journal before it had it. */
+enum brg_status journal_follow(struct journal *j, journal_visit *visit, void *user, struct err *e)
+    MUST_USE;
+enum brg_status journal_lead(struct journal *j, struct err *e) MUST_USE;
+
+/* ---- A journal that is made whole before it has its name: a rebuild, a migration ---- */
+/* Makes one beside NAME; what an earlier try left there is removed. */
+enum brg_status journal_make(const char *name, struct journal **out, struct err *e) MUST_USE;
+/* Closes it and gives it its name, durably. E_EXISTS: there is a journal of that name. */
+enum brg_status journal_publish(struct journal *j, const char *name, struct err *e) MUST_USE;
+/* Gives a journal that was moved elsewhere another name (".moved", "_moved"), as a copy to keep. */
+enum brg_status journal_retire(const char *name, struct err *e) MUST_USE;
 
 /* ---- Blobs: RUN/blobs/ab/abcdef... by SHA-256; RUN/incoming/<did>.part while arriving -------- */
 struct blobs;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The journal against what happens to it: replay, altered bytes, a second writer, SIGKILL at any
- * moment, and a disk that is full. */
-#include "../harness.h"
+ * moment, and a disk that is full. EACH: in a file and on a server, the same test. */
+#include "places.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -70,23 +70,24 @@ static void must_open(const char *path, bool create, struct journal **out) {
     if (journal_open(path, create, out, &e) != BRG_OK) fail_msg("%s", e.text);
 }
 
+static const char *name_at(enum place at) {
+    static char name[PLACE_BYTES];
+    return place_name(at, "journal", name);
+}
+
 static const char *journal_path(void) {
-    static char path[OS_PATH_MAX];
-    return os_path(path, test_dir(), "journal.db");
+    return name_at(PLACE_FILE);
 }
 
 /* Another program changes the closed file. */
 static void tamper(const char *path, const char *sql) {
-    sqlite3 *db;
-    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    place_tamper(PLACE_FILE, path, sql);
 }
 
-TEST(journal_gives_back_what_was_appended) {
+EACH(journal_gives_back_what_was_appended) {
     struct journal *j;
     struct err e;
-    must_open(journal_path(), true, &j);
+    must_open(name_at(at), true, &j);
     assert_int_equal(journal_last_seq(j), 0);
     struct hash zero = journal_chain(j);
     assert_true(hash_is_zero(&zero));
@@ -98,7 +99,7 @@ TEST(journal_gives_back_what_was_appended) {
     struct hash chain = journal_chain(j);
     assert_int_equal(replay(j, 0, 300, &e), BRG_OK);
     journal_close(j);
-    must_open(journal_path(), false, &j);
+    must_open(name_at(at), false, &j);
     struct hash again = journal_chain(j);
     assert_int_equal(journal_last_seq(j), last);
     assert_true(hash_equal(&chain, &again));
@@ -109,10 +110,10 @@ TEST(journal_gives_back_what_was_appended) {
     journal_close(j);
 }
 
-TEST(journal_chain_is_the_documented_hash) {
+EACH(journal_chain_is_the_documented_hash) {
     struct journal *j;
     struct err e;
-    must_open(journal_path(), true, &j);
+    must_open(name_at(at), true, &j);
     const struct record r = {
         .seq = 1, .kind = 0x0203, .body = (const uint8_t *)"hello", .bytes = 5};
     assert_int_equal(journal_append(j, &r, 1, &e), BRG_OK);
@@ -137,49 +138,63 @@ TEST(journal_J1_a_wrong_number_is_a_fault_of_the_caller) {
     journal_close(j);
 }
 
-TEST(journal_a_large_body_and_an_empty_one) {
+EACH(journal_a_large_body_and_an_empty_one) {
     struct journal *j;
     struct err e;
-    must_open(journal_path(), true, &j);
+    must_open(name_at(at), true, &j);
     uint8_t *large = mem_alloc(JOURNAL_BODY_MAX, 1);
     const struct record r[2] = {{1, 1, large, JOURNAL_BODY_MAX}, {2, 2, NULL, 0}};
     assert_int_equal(journal_append(j, r, 2, &e), BRG_OK);
     mem_free(large);
     journal_close(j);
-    must_open(journal_path(), false, &j);
+    must_open(name_at(at), false, &j);
     assert_int_equal(journal_last_seq(j), 2);
     journal_close(j);
 }
 
-TEST(journal_J1_gaps_and_altered_bytes_are_found) {
-    static const struct {
-        const char *sql, *says;
-    } faults[] = {
-        {"UPDATE journal SET body = x'00' || substr(body, 2) WHERE seq = 5 AND substr(body,1,1) != "
-         "x'00'",
-         "record 5"},
-        {"UPDATE journal SET kind = kind + 1 WHERE seq = 17", "record 17"},
-        {"UPDATE journal SET kind = kind + 65536 WHERE seq = 17", "record 17"},
-        {"UPDATE journal SET chain = zeroblob(32) WHERE seq = 9", "record 9"},
-        {"UPDATE journal SET chain = x'00' WHERE seq = 9", "record 9"},
-        {"DELETE FROM journal WHERE seq = 12", "record 12"},
-        {"DELETE FROM journal WHERE seq = 1", "record 1 "},
-        {"UPDATE journal SET seq = 1000 WHERE seq = 3", "record 3 "},
-        {"UPDATE journal SET body = 'text' WHERE seq = 20", "record 20"},
-    };
+static const struct {
+    const char *sql[2], *says; /* of the file, of the server; NULL: as of the file */
+} faults[] = {
+    {{"UPDATE @journal SET body = x'00' || substr(body, 2) WHERE seq = 5 AND substr(body,1,1) != "
+      "x'00'",
+      "UPDATE @journal SET body = '\\xff00'::bytea || body WHERE seq = 5"},
+     "record 5"},
+    {{"UPDATE @journal SET kind = kind + 1 WHERE seq = 17"}, "record 17"},
+    {{"UPDATE @journal SET kind = kind + 65536 WHERE seq = 17"}, "record 17"},
+    {{"UPDATE @journal SET chain = zeroblob(32) WHERE seq = 9",
+      "UPDATE @journal SET chain = decode(repeat('00', 32), 'hex') WHERE seq = 9"},
+     "record 9"},
+    {{"UPDATE @journal SET chain = x'00' WHERE seq = 9",
+      "UPDATE @journal SET chain = '\\x00' WHERE seq = 9"},
+     "record 9"},
+    {{"DELETE FROM @journal WHERE seq = 12"}, "record 12"},
+    {{"DELETE FROM @journal WHERE seq = 1"}, "record 1 "},
+    {{"UPDATE @journal SET seq = 1000 WHERE seq = 3"}, "record 3 "},
+    {{"UPDATE @journal SET body = 'text' WHERE seq = 20"}, "record 20"},
+};
+
+static void gaps_and_altered_bytes(enum place at) {
     for (size_t i = 0; i < ARRAY_COUNT(faults); i++) {
-        char path[OS_PATH_MAX];
+        char name[PLACE_BYTES], tag[16];
         struct journal *j;
         struct err e = {0};
-        must_open(os_path(path, test_dir(), "%zu.db", i), true, &j);
+        (void)snprintf(tag, sizeof tag, "f%zu", i);
+        must_open(place_name(at, tag, name), true, &j);
         assert_int_equal(append(j, 30, 300, &e), BRG_OK);
         journal_close(j);
-        tamper(path, faults[i].sql);
-        must_open(path, false, &j);
+        const char *sql = faults[i].sql[at] != NULL ? faults[i].sql[at] : faults[i].sql[0];
+        place_tamper(at, name, sql);
+        must_open(name, false, &j);
         assert_int_equal(replay(j, 0, 300, &e), BRG_E_JOURNAL);
-        if (strstr(e.text, faults[i].says) == NULL) fail_msg("%s: %s", faults[i].sql, e.text);
+        if (strstr(e.text, faults[i].says) == NULL) fail_msg("%s: %s", sql, e.text);
         journal_close(j);
     }
+}
+TEST(journal_J1_gaps_and_altered_bytes_are_found) {
+    gaps_and_altered_bytes(PLACE_FILE);
+}
+TEST(journal_J1_gaps_and_altered_bytes_are_found_postgres) {
+    gaps_and_altered_bytes(PLACE_SERVER);
 }
 
 TEST(journal_that_is_none_is_refused) {
@@ -207,57 +222,60 @@ TEST(journal_that_is_none_is_refused) {
     assert_null(strstr(e.text, "\n"));
 }
 
-TEST(journal_snapshots_are_kept_and_checked) {
+EACH(journal_snapshots_are_kept_and_checked) {
     struct journal *j;
     struct err e;
     struct buf b;
     uint64_t seq = 99;
     buf_init(&b, 1 << 22);
-    must_open(journal_path(), true, &j);
+    must_open(name_at(at), true, &j);
     assert_int_equal(journal_snapshot_get(j, &seq, &b, &e), BRG_OK);
     assert_int_equal(seq, 0);
     assert_int_equal(b.bytes_count, 0);
     assert_int_equal(append(j, 30, 300, &e), BRG_OK);
     uint8_t *big = mem_alloc(1 << 20, 1);
-    for (uint64_t at = 10; at <= 30; at += 10) {
-        big[0] = (uint8_t)at;
-        assert_int_equal(journal_snapshot_put(j, at, big, 1 << 20, &e), BRG_OK);
+    for (uint64_t to = 10; to <= 30; to += 10) {
+        big[0] = (uint8_t)to;
+        assert_int_equal(journal_snapshot_put(j, to, big, 1 << 20, &e), BRG_OK);
         assert_int_equal(journal_snapshot_get(j, &seq, &b, &e), BRG_OK);
-        assert_int_equal(seq, at);
+        assert_int_equal(seq, to);
         assert_int_equal(b.bytes_count, 1 << 20);
-        assert_int_equal(b.data[0], at);
+        assert_int_equal(b.data[0], to);
     }
     mem_free(big);
     assert_int_equal(replay(j, seq, 300, &e), BRG_OK);
     assert_int_equal(replay(j, 0, 300, &e), BRG_OK); /* the records before it stay */
     assert_check_fails(!journal_snapshot_put(j, 31, "x", 1, &e));
     journal_close(j);
-    tamper(journal_path(), "UPDATE snapshot SET data = x'00' WHERE seq = 30");
-    must_open(journal_path(), false, &j);
+    place_tamper(at, name_at(at),
+                 at == PLACE_FILE ? "UPDATE snapshot SET data = x'00' WHERE seq = 30"
+                                  : "UPDATE @snapshot SET data = '\\x00' WHERE seq = 30");
+    must_open(name_at(at), false, &j);
     assert_int_equal(journal_snapshot_get(j, &seq, &b, &e), BRG_E_JOURNAL);
     journal_close(j);
-    tamper(journal_path(), "DELETE FROM snapshot WHERE seq = 30");
-    must_open(journal_path(), false, &j);
+    place_tamper(at, name_at(at), "DELETE FROM @snapshot WHERE seq = 30");
+    must_open(name_at(at), false, &j);
     assert_int_equal(journal_snapshot_get(j, &seq, &b, &e), BRG_OK);
     assert_int_equal(seq, 20); /* the one before is kept, the one before that is not */
     journal_close(j);
-    tamper(journal_path(), "DELETE FROM snapshot WHERE seq = 20");
-    must_open(journal_path(), false, &j);
+    place_tamper(at, name_at(at), "DELETE FROM @snapshot WHERE seq = 20");
+    must_open(name_at(at), false, &j);
     assert_int_equal(journal_snapshot_get(j, &seq, &b, &e), BRG_OK);
     assert_int_equal(seq, 0);
     journal_close(j);
     buf_fini(&b);
 }
 
-TEST(journal_second_writer_is_refused) {
+EACH(journal_second_writer_is_refused) {
     struct journal *j;
-    must_open(journal_path(), true, &j);
+    const char *name = name_at(at); /* of this process: a child has its own */
+    must_open(name, true, &j);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         struct journal *other;
         struct err e;
-        _exit(journal_open(journal_path(), false, &other, &e));
+        _exit(journal_open(name, false, &other, &e));
     }
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -265,9 +283,9 @@ TEST(journal_second_writer_is_refused) {
     assert_int_equal(WEXITSTATUS(status), BRG_E_BUSY);
     struct journal *twice = NULL;
     struct err e;
-    assert_int_equal(journal_open(journal_path(), false, &twice, &e), BRG_E_BUSY);
+    assert_int_equal(journal_open(name_at(at), false, &twice, &e), BRG_E_BUSY);
     journal_close(j);
-    must_open(journal_path(), false, &twice);
+    must_open(name_at(at), false, &twice);
     journal_close(twice);
 }
 
@@ -363,16 +381,18 @@ static uint64_t kill_once(struct prng *r, const char *path) {
     return last;
 }
 
-TEST_TIMEOUT(journal_J2_acknowledged_records_survive_kill_9, 240) {
+static void records_survive_kill_9(enum place at, int rounds) {
     struct prng r;
     struct journal *j;
     struct err e = {0};
+    char name[PLACE_BYTES];
+    place_name(at, "journal", name);
     prng_seed(&r, 20);
-    must_open(journal_path(), true, &j);
+    must_open(name, true, &j);
     journal_close(j);
-    for (int round = 0; round < 60; round++) {
-        uint64_t acknowledged = kill_once(&r, journal_path());
-        must_open(journal_path(), false, &j);
+    for (int round = 0; round < rounds; round++) {
+        uint64_t acknowledged = kill_once(&r, name);
+        must_open(name, false, &j);
         assert_true(journal_last_seq(j) >= acknowledged);
         if (replay(j, 0, 2000, &e) != BRG_OK) fail_msg("%s", e.text);
         struct buf b;
@@ -383,6 +403,12 @@ TEST_TIMEOUT(journal_J2_acknowledged_records_survive_kill_9, 240) {
         buf_fini(&b);
         journal_close(j);
     }
+}
+TEST_TIMEOUT(journal_J2_acknowledged_records_survive_kill_9, 240) {
+    records_survive_kill_9(PLACE_FILE, 60);
+}
+TEST_TIMEOUT(journal_J2_acknowledged_records_survive_kill_9_postgres, 240) {
+    records_survive_kill_9(PLACE_SERVER, 12);
 }
 
 /* ---- A full disk ----------------------------------------------------------------------------- */
