@@ -7,6 +7,7 @@
  *
  * BENCH_DIR (default: build/): a directory on the disk that is to be measured; BERINGIA: the program
  * (default: beside this one); MEMBERS (10000), RECORDS (1000000): sizes for a quick look.
+ * BENCH_STORE: postgresql://... without a schema: the journal of durable there (make test-postgres).
  * Times are wall clock: run it on a machine that does little else, and write its load down. */
 #include <ftw.h>
 #include <stdio.h>

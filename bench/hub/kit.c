@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/config_os.h"
 #include "base/os.h"
@@ -97,6 +98,17 @@ static void checkpoint_make(const char *path, uint64_t positions, const char *co
     tensors_fini(&table);
 }
 
+/* BENCH_STORE: a server instead of a file, in a schema that is this process's own. */
+static void choose_store(const char *run, const char *name) {
+    const char *url = getenv("BENCH_STORE");
+    char text[OS_PATH_MAX];
+    struct err e = {0};
+    if (url == NULL) return;
+    (void)snprintf(text, sizeof text, "%s%cschema=bench_%s_%ld", url,
+                   strchr(url, '?') != NULL ? '&' : '?', name, (long)getpid());
+    must(journal_where_set(run, text, &e), &e);
+}
+
 void kit_run_make(const char *dir, const char *name, uint64_t positions, const char *const *sets,
                   struct run_dir *out) {
     char run[OS_PATH_MAX], checkpoint[OS_PATH_MAX];
@@ -104,6 +116,7 @@ void kit_run_make(const char *dir, const char *name, uint64_t positions, const c
     struct rebuild_told told;
     os_path(run, dir, "%s", name);
     must(os_mkdirs(run, &e), &e);
+    choose_store(run, name);
     checkpoint_make(os_path(checkpoint, dir, "%s.safetensors", name), positions, sets);
     must(run_rebuild(run, checkpoint, &told, &e), &e);
     must(run_dir_load(run, out, &e), &e);

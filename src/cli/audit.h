@@ -162,6 +162,18 @@ void audit_count(struct audit *a);
 struct sqlite3;
 /* E_JOURNAL where the journal in this database is of a format that this program does not know. */
 enum brg_status audit_format(struct sqlite3 *db, const char *path, struct err *e) MUST_USE;
+/* One row of the journal as it lies there; it must have this number, and continue the chain. */
+struct audit_row {
+    uint64_t seq;
+    int64_t kind;
+    const void *body, *chain; /* NULL: empty */
+    size_t bytes, chain_bytes;
+};
+enum brg_status audit_row(struct audit *a, const struct audit_row *row, uint64_t expected,
+                          struct err *e) MUST_USE;
+enum brg_status audit_server(struct audit *a, const char *url, struct err *e) MUST_USE;
+/* Of a journal by its name, file or URL; of a run's. */
+enum brg_status audit_journal_at(struct audit *a, const char *name, struct err *e) MUST_USE;
 enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *e) MUST_USE;
 void audit_files(struct audit *a, const char *run_dir, bool all);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* audit_os.c - the audit's own way to the files: journal.db through SQLite, read-only and in one read
- * transaction (a live hub may go on writing), the head's checkpoint, and the blobs.
+ * transaction (a live hub may go on writing; audit_pg_os.c: a journal in PostgreSQL), the head's
+ * checkpoint, and the blobs.
  *
  *   journal (seq INTEGER PRIMARY KEY, kind INT, body BLOB, chain BLOB)
  *   chain_i = SHA-256(chain_(i-1) | seq u64 | kind u16 | body), little-endian; chain_0 = 32 zero bytes */
@@ -36,13 +37,12 @@ static enum brg_status check_chain(struct audit *a, uint64_t seq, uint16_t kind,
                    seq);
 }
 
-static enum brg_status take_row(struct audit *a, sqlite3_stmt *row, uint64_t expected,
-                                struct err *e) {
-    uint64_t seq = (uint64_t)sqlite3_column_int64(row, 0);
-    int64_t kind = sqlite3_column_int64(row, 1);
-    const void *body = sqlite3_column_blob(row, 2), *chain = sqlite3_column_blob(row, 3);
-    size_t n = (size_t)sqlite3_column_bytes(row, 2),
-           chain_bytes = (size_t)sqlite3_column_bytes(row, 3);
+enum brg_status audit_row(struct audit *a, const struct audit_row *row, uint64_t expected,
+                          struct err *e) {
+    uint64_t seq = row->seq;
+    int64_t kind = row->kind;
+    const void *body = row->body, *chain = row->chain;
+    size_t n = row->bytes, chain_bytes = row->chain_bytes;
     if (seq != expected)
         return err_set(e, BRG_E_JOURNAL, "record %" PRIu64 " is missing", expected);
     if (kind < 0 || kind > UINT16_MAX)
@@ -50,6 +50,17 @@ static enum brg_status take_row(struct audit *a, sqlite3_stmt *row, uint64_t exp
     if (body == NULL) body = "";
     TRY(check_chain(a, seq, (uint16_t)kind, body, n, chain, chain_bytes, e));
     return audit_record(a, seq, (uint16_t)kind, body, n, e);
+}
+
+static enum brg_status take_row(struct audit *a, sqlite3_stmt *row, uint64_t expected,
+                                struct err *e) {
+    const struct audit_row x = {.seq = (uint64_t)sqlite3_column_int64(row, 0),
+                                .kind = sqlite3_column_int64(row, 1),
+                                .body = sqlite3_column_blob(row, 2),
+                                .chain = sqlite3_column_blob(row, 3),
+                                .bytes = (size_t)sqlite3_column_bytes(row, 2),
+                                .chain_bytes = (size_t)sqlite3_column_bytes(row, 3)};
+    return audit_row(a, &x, expected, e);
 }
 
 static enum brg_status read_rows(struct audit *a, sqlite3 *db, struct err *e) {
@@ -106,11 +117,9 @@ enum brg_status audit_format(struct sqlite3 *db, const char *path, struct err *e
     return s;
 }
 
-enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *e) {
-    char path[OS_PATH_MAX];
+static enum brg_status audit_file(struct audit *a, const char *path, struct err *e) {
     sqlite3 *db = NULL;
     enum brg_status s = BRG_OK;
-    os_path(path, run_dir, "journal.db");
     if (!os_exists(path))
         return err_set(e, BRG_E_MISSING, "%s: there is no journal; give the directory of a run",
                        path);
@@ -127,6 +136,16 @@ enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *
     }
     (void)sqlite3_close(db);
     return s;
+}
+
+enum brg_status audit_journal_at(struct audit *a, const char *name, struct err *e) {
+    return journal_name_is_url(name) ? audit_server(a, name, e) : audit_file(a, name, e);
+}
+
+enum brg_status audit_journal(struct audit *a, const char *run_dir, struct err *e) {
+    char name[JOURNAL_NAME_MAX];
+    TRY(journal_where(run_dir, name, e));
+    return audit_journal_at(a, name, e);
 }
 
 /* ---- Checkpoint and blobs ---------------------------------------------------------------------------- */

@@ -27,6 +27,7 @@
 #include "cli/audit.h"
 #include "cli/backup.h"
 #include "cli/cli.h"
+#include "store/store.h"
 
 enum { PIECE = 1 << 20, TRIES = 5, BUSY_WAIT_MS = 10000, NOTE_MAX = 4096, HEX_DIGITS = 64 };
 #define FORMAT 1
@@ -161,8 +162,8 @@ static enum brg_status blob_verify(struct work *w, const char *name, const struc
 /* ---- Small files --------------------------------------------------------------------------------------- */
 /* The hub's of this moment (its lock, address, token), the journal, which goes its own way, and what is half written. */
 static bool passed_over(const char *name) {
-    static const char *const names[] = {"lock",      "hub.json",    "hub.token",
-                                        "probe.tmp", "backup.json", "backup.lock"};
+    static const char *const names[] = {"lock",        "hub.json",    "hub.token",  "probe.tmp",
+                                        "backup.json", "backup.lock", "journal.url"};
     size_t n = strlen(name);
     if (name[0] == '.' || strncmp(name, "journal.db", 10) == 0) return true;
     if (n > 4 && strcmp(name + n - 4, ".tmp") == 0) return true;
@@ -202,7 +203,7 @@ static enum brg_status sqlite_failed(sqlite3 *db, const char *path, struct err *
     return err_set(e, s, "%s: %s", path, db != NULL ? sqlite3_errmsg(db) : "no memory");
 }
 
-static enum brg_status journal_copy(const char *from, const char *to, struct err *e) {
+static enum brg_status file_journal_copy(const char *from, const char *to, struct err *e) {
     sqlite3 *in = NULL, *out = NULL;
     enum brg_status s = BRG_OK;
     if (!os_exists(from))
@@ -229,6 +230,25 @@ static enum brg_status journal_copy(const char *from, const char *to, struct err
         open(to, O_RDWR | O_CLOEXEC); /* SQLite has synced it; a second time costs nothing */
     if (fd < 0 || fsync(fd) != 0) return os_errno(e, errno, "write", to);
     return BRG_OK;
+}
+
+/* From a server, beside a hub that may go on writing: the backup has a file whatever the run had. */
+static enum brg_status server_journal_copy(const char *name, const char *to, struct err *e) {
+    struct journal *in = NULL, *out = NULL;
+    (void)unlink(to);
+    TRY(journal_open_reader(name, &in, e));
+    enum brg_status s = journal_open(to, true, &out, e);
+    if (s == BRG_OK) s = journal_copy(in, out, e);
+    journal_close(out); /* folds the log into the file */
+    journal_close(in);
+    return s;
+}
+
+static enum brg_status journal_take(const char *run, const char *to, struct err *e) {
+    char name[JOURNAL_NAME_MAX];
+    TRY(journal_where(run, name, e));
+    return journal_name_is_url(name) ? server_journal_copy(name, to, e)
+                                     : file_journal_copy(name, to, e);
 }
 
 /* ---- Is all there? --------------------------------------------------------------------------------------- */
@@ -345,14 +365,14 @@ static enum brg_status place_ready(const char *dir, const struct audit *a, struc
 
 /* Blobs, journal, blobs: `a` then is the audit's reading of the copied journal. */
 static enum brg_status one_try(struct work *w, struct audit *a, struct err *e) {
-    char from[OS_PATH_MAX], dir[OS_PATH_MAX], to[OS_PATH_MAX];
+    char dir[OS_PATH_MAX], to[OS_PATH_MAX];
     os_path(dir, w->to, "new");
     TRY(os_mkdirs(dir, e));
     w->told->kept = 0;
     TRY(blobs_walk(w, w->from, blob_take, e));
     uint64_t kept = w->told->kept;
     FAULT("backup.before_journal");
-    TRY(journal_copy(os_path(from, w->from, "journal.db"), os_path(to, dir, "journal.db"), e));
+    TRY(journal_take(w->from, os_path(to, dir, "journal.db"), e));
     FAULT("backup.after_journal");
     TRY(blobs_walk(w, w->from, blob_take, e));
     w->told->kept = kept; /* what the first look brought was not there before */

@@ -26,6 +26,7 @@ int cmd_courier(int argc, char **argv); /* cmd_agent.c too */
 int cmd_order(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_journal(int argc, char **argv);
+int cmd_store(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_tokenizer(int argc, char **argv);
 int cmd_train(int argc, char **argv);

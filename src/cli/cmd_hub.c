@@ -12,17 +12,22 @@
 #include "cli/cli.h"
 #include "hub/notify_os.h"
 #include "hub/server.h"
+#include "store/store.h"
 
 static const char HELP[] =
     "beringia hub - keep a run: give out leases, take contributions in, merge them, serve "
     "versions\n"
     "\n"
-    "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL] [--rollback-to V |\n"
+    "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL] [--standby] [--rollback-to V |\n"
     "                                           --rebuild-from FILE]\n"
     "  beringia hub replay RUN [--json]      read the journal again and prove every version\n"
     "\n"
     "  --listen HOST:PORT  instead of hub.listen in RUN/run.yaml; port 0 takes a free one\n"
     "  --log-level LEVEL   error, warn, info (default), debug, trace\n"
+    "  --standby           wait for the end of the hub that serves RUN, following its journal; "
+    "then "
+    "serve\n"
+    "                      it: within seconds, for a journal in PostgreSQL; docs/operating.md\n"
     "  --rollback-to V     go back to version V first: what was merged after it is trained again\n"
     "  --rebuild-from FILE the run's disk is gone: make RUN anew from a checkpoint, for example a "
     "site's\n"
@@ -38,22 +43,34 @@ static const char HELP[] =
     "it serves and that it lives: beringia-hub@.service, docs/install.md.\n";
 
 enum { LOOK_S = 2 }; /* between two looks at the certificate */
-enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_ROLLBACK, OPT_HELP };
+enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_ROLLBACK, OPT_STANDBY, OPT_HELP };
 static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
                                         {"log-level", 1, NULL, OPT_LEVEL},
                                         {"rebuild-from", 1, NULL, OPT_REBUILD},
                                         {"rollback-to", 1, NULL, OPT_ROLLBACK},
+                                        {"standby", 0, NULL, OPT_STANDBY},
                                         {"help", 0, NULL, OPT_HELP},
                                         {NULL, 0, NULL, 0}};
 
+enum { HUB_JSON_BYTES = 800 };
 static enum brg_status write_hub_json(const char *run, const struct hub_server *hub,
-                                      struct err *e) {
-    char path[OS_PATH_MAX], text[800], connect[160] = "";
+                                      char text[HUB_JSON_BYTES], struct err *e) {
+    char path[OS_PATH_MAX], connect[160] = "";
     if (hub_server_connect(hub)[0] != '\0')
         (void)snprintf(connect, sizeof connect, ",\"connect\":\"%s\"", hub_server_connect(hub));
-    int n = snprintf(text, sizeof text, "{\"url\":\"%s\"%s,\"pid\":%ld}\n", hub_server_url(hub),
+    int n = snprintf(text, HUB_JSON_BYTES, "{\"url\":\"%s\"%s,\"pid\":%ld}\n", hub_server_url(hub),
                      connect, (long)getpid());
     return os_write_file_atomic(os_path(path, run, "hub.json"), text, (size_t)n, e);
+}
+
+/* Where it is still this process's: a standby may have taken over. */
+static void remove_hub_json(const char *run, const char *text) {
+    char path[OS_PATH_MAX];
+    struct err e = {0};
+    AUTO_BUF struct buf b;
+    buf_init(&b, HUB_JSON_BYTES);
+    if (os_read_file(os_path(path, run, "hub.json"), HUB_JSON_BYTES, &b, &e) != BRG_OK) return;
+    if (strcmp(buf_cstr(&b), text) == 0) (void)unlink(path);
 }
 
 static enum brg_status rebuild(const char *run, const char *from, struct err *e) {
@@ -86,16 +103,46 @@ static int wait_for_end(struct hub_server *s, const sigset_t *set) {
     }
 }
 
+/* One process has a run: by a lock on its directory, or by the server of its journal, which other
+ * machines ask too. A standby (who tells `standby` that it is one) waits for the other one's end. */
+static enum brg_status have_run(struct hub_server_options *o, const struct notify *standby,
+                                const sigset_t *stop, int *lock, bool *stopped, struct err *e) {
+    char path[OS_PATH_MAX], name[JOURNAL_NAME_MAX];
+    const char *run = o->run_dir;
+    TRY(journal_where(run, name, e));
+    if (!journal_name_is_url(name)) {
+        if (standby != NULL)
+            return err_set(e, BRG_E_CONFIG,
+                           "%s: --standby wants a journal in PostgreSQL, and this one is a file; "
+                           "move it with beringia store migrate",
+                           name);
+        return os_lock(os_path(path, run, "lock"), lock, e);
+    }
+    AUTO_FREE struct run_dir *d = mem_alloc(1, sizeof *d);
+    TRY(run_dir_load(run, d, e));
+    if (standby != NULL) {
+        printf("standing by for %s\n", run);
+        (void)fflush(stdout);
+        notify_say(standby, "READY=1\nSTATUS=standing by for %.400s", run);
+    }
+    sigset_t end = *stop;
+    (void)sigdelset(&end, SIGHUP); /* waits, for whoever serves then */
+    TRY(hub_journal_open(d, name, standby != NULL, &end, o->alive, &o->journal, &o->hub, e));
+    *stopped = o->journal == NULL;
+    return BRG_OK;
+}
+
 /* The signals that stop it are taken synchronously: blocked before any thread is made, so that all
  * threads inherit it, and waited for here. */
-static int serve(struct hub_server_options o, const char *rebuild_from) {
+static int serve(struct hub_server_options o, const char *rebuild_from, bool standby) {
     struct hub_server *s = NULL;
     struct err e = {0};
     const char *run = o.run_dir;
-    char path[OS_PATH_MAX];
+    char path[OS_PATH_MAX], text[HUB_JSON_BYTES];
     struct notify manager, alive; /* two, since the tick thread has its own */
     sigset_t stop;
     int sig = 0, lock = -1;
+    bool stopped = false;
     (void)sigemptyset(&stop);
     (void)sigaddset(&stop, SIGTERM);
     (void)sigaddset(&stop, SIGINT);
@@ -111,10 +158,10 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
                      "`beringia init`",
                      run);
     if (st == BRG_OK) st = backup_refuse(run, &e);
-    if (st == BRG_OK) st = os_lock(os_path(path, run, "lock"), &lock, &e);
-    if (st == BRG_OK) st = hub_server_open(&o, &s, &e);
-    if (st == BRG_OK) st = write_hub_json(run, s, &e);
-    if (st == BRG_OK) {
+    if (st == BRG_OK) st = have_run(&o, standby ? &manager : NULL, &stop, &lock, &stopped, &e);
+    if (st == BRG_OK && !stopped) st = hub_server_open(&o, &s, &e);
+    if (st == BRG_OK && !stopped) st = write_hub_json(run, s, text, &e);
+    if (st == BRG_OK && !stopped) {
         printf("listening on %s\n", hub_server_url(s));
         (void)fflush(stdout);
         notify_say(&manager, "READY=1\nSTATUS=serving %.400s at %.400s", run, hub_server_url(s));
@@ -123,7 +170,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
         log_line(LOG_INFO, "hub", "stopping", "signal=%d", sig);
     }
     if (s != NULL) hub_server_close(s);
-    if (st == BRG_OK) (void)unlink(os_path(path, run, "hub.json"));
+    if (st == BRG_OK && !stopped) remove_hub_json(run, text);
     if (lock >= 0) (void)close(lock);
     notify_close(&alive);
     notify_close(&manager);
@@ -133,6 +180,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from) {
 int cmd_hub(int argc, char **argv) {
     struct hub_server_options server = {0};
     const char *rebuild_from = NULL;
+    bool standby = false;
     enum log_level level = LOG_INFO;
     int o;
     if (argc > 1 && strcmp(argv[1], "replay") == 0) return cmd_hub_replay(argc - 1, argv + 1);
@@ -140,6 +188,7 @@ int cmd_hub(int argc, char **argv) {
         switch (o) {
         case OPT_LISTEN: server.listen = optarg; break;
         case OPT_REBUILD: rebuild_from = optarg; break;
+        case OPT_STANDBY: standby = true; break;
         case OPT_ROLLBACK:
             server.rollback = true;
             if (!parse_u64(optarg, &server.rollback_to))
@@ -158,7 +207,9 @@ int cmd_hub(int argc, char **argv) {
     if (optind + 1 != argc) return cli_usage("hub", "want one RUN directory", "");
     if (server.rollback && rebuild_from != NULL)
         return cli_usage("hub", "--rollback-to and --rebuild-from exclude each other", "");
+    if (standby && (server.rollback || rebuild_from != NULL))
+        return cli_usage("hub", "--standby excludes --rollback-to and --rebuild-from", "");
     log_level_set(level);
     server.run_dir = argv[optind];
-    return serve(server, rebuild_from);
+    return serve(server, rebuild_from, standby);
 }

@@ -256,7 +256,7 @@ static void tell(const struct replay *x, const struct hash *digest, bool json) {
 }
 
 static int replay_run(const char *run, uint64_t from, bool json) {
-    char path[OS_PATH_MAX];
+    char name[JOURNAL_NAME_MAX];
     struct err e = {0};
     struct journal *j = NULL;
     struct hash digest = {{0}};
@@ -264,7 +264,8 @@ static int replay_run(const char *run, uint64_t from, bool json) {
     x->from = from;
     audit_init(&x->audit);
     enum brg_status s = run_dir_load(run, &x->dir, &e);
-    if (s == BRG_OK) s = journal_open(os_path(path, run, "journal.db"), false, &j, &e);
+    if (s == BRG_OK) s = journal_where(run, name, &e);
+    if (s == BRG_OK) s = journal_open(name, false, &j, &e);
     if (s == BRG_OK) s = blobs_open(run, &x->blobs, &e);
     if (s == BRG_OK) s = replay_all(x, j, &digest, &e);
     if (s == BRG_OK) tell(x, &digest, json);

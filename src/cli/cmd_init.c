@@ -16,6 +16,7 @@
 #include "data/data.h"
 #include "hub/settings.h"
 #include "lease/lease.h"
+#include "store/store.h"
 #include "train/model_os.h"
 #include "train/train.h"
 
@@ -38,13 +39,18 @@ static const char HELP[] =
     "  --seed N            begin with random weights of this seed (default 1)\n"
     "  --config FILE       settings as YAML; the made RUN/run.yaml lists all keys\n"
     "  --set KEY=VALUE     one setting, for example outer.steps=100; may come often\n"
+    "  --store URL         keep the journal in PostgreSQL: "
+    "postgresql://USER@HOST/DATABASE?schema=NAME"
+    "\n"
+    "                      (no password in it: PGPASSFILE; docs/store.md) instead of "
+    "RUN/journal.db\n"
     "\n"
     "RUN must be absent or empty. Edit RUN/run.yaml before beringia hub RUN, not the data or "
     "model.\n";
 
 enum { SETS_MAX = 128 };
 struct init {
-    const char *run, *model, *data, *weights, *weights_file, *config;
+    const char *run, *model, *data, *weights, *weights_file, *config, *store;
     const char *sets[SETS_MAX];
     size_t sets_count;
     uint64_t seed;
@@ -259,7 +265,9 @@ static enum brg_status make_journal(struct init *x, struct err *e) {
     cmd.u.init.theta = x->theta;
     cmd.u.init.bytes = x->bytes;
     hub_step(h, os_now(), &cmd, &out);
-    enum brg_status s = journal_open(os_path(path, x->dir, "journal.db"), true, &j, e);
+    enum brg_status s = x->store != NULL
+                            ? journal_make(x->store, &j, e)
+                            : journal_open(os_path(path, x->dir, "journal.db"), true, &j, e);
     struct reader r = reader_of(out.records.data, out.records.bytes_count);
     for (uint32_t i = 0; s == BRG_OK && i < out.records_count; i++) {
         struct record rec = {.seq = i + 1U, .kind = get_u16(&r)};
@@ -296,6 +304,7 @@ static enum brg_status make_files(struct init *x, struct err *e) {
     TRY(copy_file(x, "manifest.json", true, e));
     TRY(copy_file(x, "tokenizer.json", false, e));
     TRY(os_mkdirs(os_path(path, x->dir, "versions"), e));
+    if (x->store != NULL) TRY(journal_where_set(x->dir, x->store, e));
     buf_reset(&b);
     run_facts_encode(&x->facts, &b);
     return os_write_file_atomic(os_path(path, x->dir, "run.json"), b.data, b.bytes_count, e);
@@ -315,6 +324,7 @@ static enum brg_status make_run(struct init *x, struct err *e) {
     enum brg_status s = make_version(x, e);
     if (s == BRG_OK) s = make_journal(x, e);
     if (s == BRG_OK) s = make_files(x, e);
+    if (s == BRG_OK && x->store != NULL) s = journal_publish(NULL, x->store, e);
     if (s == BRG_OK && rename(x->dir, x->run) != 0)
         s = err_set(e, errno == ENOTEMPTY || errno == EEXIST ? BRG_E_EXISTS : BRG_E_IO, "%s: %s",
                     x->run, strerror(errno));
@@ -352,17 +362,15 @@ enum {
     OPT_SEED,
     OPT_CONFIG,
     OPT_SET,
+    OPT_STORE,
     OPT_HELP
 };
-static const struct option options[] = {{"model", 1, NULL, OPT_MODEL},
-                                        {"data", 1, NULL, OPT_DATA},
-                                        {"weights", 1, NULL, OPT_WEIGHTS},
-                                        {"weights-file", 1, NULL, OPT_WEIGHTS_FILE},
-                                        {"seed", 1, NULL, OPT_SEED},
-                                        {"config", 1, NULL, OPT_CONFIG},
-                                        {"set", 1, NULL, OPT_SET},
-                                        {"help", 0, NULL, OPT_HELP},
-                                        {NULL, 0, NULL, 0}};
+static const struct option options[] = {
+    {"model", 1, NULL, OPT_MODEL},     {"data", 1, NULL, OPT_DATA},
+    {"weights", 1, NULL, OPT_WEIGHTS}, {"weights-file", 1, NULL, OPT_WEIGHTS_FILE},
+    {"seed", 1, NULL, OPT_SEED},       {"config", 1, NULL, OPT_CONFIG},
+    {"set", 1, NULL, OPT_SET},         {"store", 1, NULL, OPT_STORE},
+    {"help", 0, NULL, OPT_HELP},       {NULL, 0, NULL, 0}};
 
 /* 0: go on; else an exit status + 1. */
 static int read_options(int argc, char **argv, struct init *x) {
@@ -374,6 +382,7 @@ static int read_options(int argc, char **argv, struct init *x) {
         case OPT_WEIGHTS: x->weights = optarg; break;
         case OPT_WEIGHTS_FILE: x->weights_file = optarg; break;
         case OPT_CONFIG: x->config = optarg; break;
+        case OPT_STORE: x->store = optarg; break;
         case OPT_SET:
             if (x->sets_count == SETS_MAX) return cli_usage("init", "too many --set", "") + 1;
             x->sets[x->sets_count++] = optarg;
@@ -393,6 +402,9 @@ static int read_options(int argc, char **argv, struct init *x) {
     if (x->weights_file != NULL && x->weights != NULL)
         return cli_usage("init", "--weights and --weights-file exclude each other", "") + 1;
     if (x->data == NULL) return cli_usage("init", "--data is missing", "") + 1;
+    if (x->store != NULL && !journal_name_is_url(x->store)) /* not repeated: it may have a secret */
+        return cli_usage("init", "--store wants postgresql://USER@HOST/DATABASE?schema=NAME", "") +
+               1;
     x->run = argv[optind];
     size_t n = strlen(x->run);
     while (n > 1 && argv[optind][n - 1] == '/')

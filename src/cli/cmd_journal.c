@@ -11,6 +11,7 @@
 #include "cli/audit.h"
 #include "cli/cli.h"
 #include "hub/record.h"
+#include "store/store.h"
 #include "wire/json.h"
 
 static const char HELP[] = "beringia journal - the journal's records as lines of JSON\n"
@@ -312,7 +313,27 @@ static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, co
     return BRG_OK;
 }
 
-static enum brg_status dump(const char *run, uint64_t from, struct err *e) {
+static enum brg_status visit(void *user, const struct record *r, struct err *e) {
+    struct buf *b = user;
+    buf_reset(b);
+    TRY(put_record(b, r->seq, r->kind, r->bytes > 0 ? (const void *)r->body : "", r->bytes, e));
+    printf("%s\n", buf_cstr(b));
+    return BRG_OK;
+}
+
+static enum brg_status dump_server(const char *name, uint64_t from, struct err *e) {
+    struct journal *j;
+    AUTO_BUF struct buf b;
+    buf_init(&b, 16 << 20);
+    TRY(journal_open_reader(name, &j, e));
+    uint64_t last = journal_last_seq(j);
+    enum brg_status s = BRG_OK;
+    if (from <= last) s = journal_replay(j, from > 0 ? from - 1 : 0, visit, &b, e);
+    journal_close(j);
+    return s;
+}
+
+static enum brg_status dump_file(const char *run, uint64_t from, struct err *e) {
     char path[OS_PATH_MAX];
     sqlite3 *db = NULL;
     sqlite3_stmt *row = NULL;
@@ -342,6 +363,12 @@ static enum brg_status dump(const char *run, uint64_t from, struct err *e) {
     (void)sqlite3_close(db);
     buf_fini(&b);
     return s;
+}
+
+static enum brg_status dump(const char *run, uint64_t from, struct err *e) {
+    char name[JOURNAL_NAME_MAX];
+    TRY(journal_where(run, name, e));
+    return journal_name_is_url(name) ? dump_server(name, from, e) : dump_file(run, from, e);
 }
 
 int cmd_journal(int argc, char **argv) {

@@ -173,12 +173,13 @@ static void show(const json_t *o, bool colour, FILE *to) {
     show_bar(o, colour, to);
     fputs("] ", to);
     show_head(o, to);
-    fprintf(to, "\nrun %.8s  term %.0f  sites: %.0f joined, %.0f live, %.0f contributing  %s%s%s%s",
+    fprintf(to,
+            "\nrun %.8s  term %.0f  sites: %.0f joined, %.0f live, %.0f contributing  %s%s%s%s%s",
             cli_word(o, "run"), number(o, "term"), number(o, "sites_joined"),
             number(o, "sites_live"), number(o, "sites_contributing"),
             truth(o, "complete") ? "COMPLETE " : "", truth(o, "draining") ? "DRAINING " : "",
             truth(o, "held") ? "HELD (a site has seen more) " : "",
-            truth(o, "full") ? "DISK FULL " : "");
+            truth(o, "full") ? "DISK FULL " : "", truth(o, "away") ? "JOURNAL AWAY " : "");
     show_loss(o, to);
     show_health(o, to);
     fprintf(to,

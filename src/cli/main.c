@@ -35,6 +35,7 @@ static const struct cli_command commands[] = {
     {"order", "have a facility's agent submit jobs, or cancel them", cmd_order},
     {"plan", "what to submit where and when, and why; gives the orders", cmd_plan},
     {"journal", "the journal's records as lines of JSON", cmd_journal},
+    {"store", "move a run's journal between a file and PostgreSQL", cmd_store},
     {"train", "train alone, without a hub", cmd_train},
     {"eval", "held-out loss and perplexity of a checkpoint", cmd_eval},
     {"bench", "measure the native trainer on this machine", cmd_bench},

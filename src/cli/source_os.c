@@ -62,7 +62,8 @@ static enum brg_status ask_journal(bool head, struct model_source *out, struct e
 static enum brg_status find_version(const char *version, struct model_source *out, struct err *e) {
     char path[OS_PATH_MAX];
     bool head = version == NULL || strcmp(version, "head") == 0;
-    bool journal = os_exists(os_path(path, out->dir, "journal.db"));
+    bool journal = os_exists(os_path(path, out->dir, "journal.db")) ||
+                   os_exists(os_path(path, out->dir, "journal.url"));
     if (!head && !parse_u64(version, &out->version))
         return err_set(e, BRG_E_USAGE, "--version %.40s: want a number, or head", version);
     if (head && journal) TRY(ask_journal(true, out, e));

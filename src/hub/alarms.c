@@ -68,6 +68,10 @@ static void of_hub(const struct walk *w, const struct hub_view *v, const struct 
     if (x->full)
         raise(w, "disk_full", ALARM_ERROR, "", "the hub's disk is full; only reads are served",
               "free space on the disk of the run directory; the hub goes on by itself");
+    if (x->away)
+        raise(w, "journal_away", ALARM_ERROR, "",
+              "the server of the journal is not reached; only what is durable is read",
+              "look at the database server; the hub goes on by itself and loses nothing");
     if (v->held)
         raise(w, "hub_behind", ALARM_ERROR, "",
               "a site has seen more than this hub knows: nothing is given out or merged",
@@ -200,7 +204,7 @@ static void of_members(const struct walk *w, const struct hub *h, time_ns now,
     if (live == 0 && !v->draining)
         raise(w, "no_live_site", ALARM_WARN, "", "no site is live: nothing is trained",
               "nothing is lost; start a site, or look at the facilities' queues");
-    if (live > 0 && !v->held && !v->draining && !x->full) of_head(w, h, v, x);
+    if (live > 0 && !v->held && !v->draining && !x->full && !x->away) of_head(w, h, v, x);
     of_facilities(w, h, now);
 }
 

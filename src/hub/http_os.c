@@ -95,6 +95,11 @@ enum MHD_Result reply_step(struct exchange *x, enum step_result r) {
             x, 507, WIRE_RETRY, RETRY_FULL_MS,
             "the hub's disk is full, nothing was changed; come again, and free "
             "space on the disk of the run directory");
+    if (r == STEP_AWAY)
+        return reply_problem_text(
+            x, 503, WIRE_RETRY, RETRY_STOPPING_MS,
+            "the hub does not reach its journal; what became of this is told to whoever asks the "
+            "same again, so come again");
     return reply_problem_text(x, 503, WIRE_RETRY, RETRY_STOPPING_MS,
                               "the hub is stopping, nothing was changed; come again");
 }

@@ -115,12 +115,14 @@ static void put_totals(const struct hub_view *v, struct buf *out, bool *first) {
 static void put_extra(const struct view_extra *x, struct buf *out, bool *first) {
     bool inner = true;
     json_member_bool(out, first, "full", x->full);
+    json_member_bool(out, first, "away", x->away);
     json_member_bool(out, first, "stopping", x->stopping);
     json_member_f64(out, first, "wall", x->wall);
     json_member_f64(out, first, "uptime_s", x->uptime_s);
     json_member_u64(out, first, "requests", x->requests);
     json_member_u64(out, first, "uploads_bytes", x->uploads_bytes);
     json_member_u64(out, first, "full_times", x->full_times);
+    json_member_u64(out, first, "away_times", x->away_times);
     json_key(out, first, "round");
     buf_u8(out, '{');
     json_member_f64(out, &inner, "since_s", x->round_s);

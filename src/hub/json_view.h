@@ -5,11 +5,11 @@
 
 #include "hub/settings.h"
 
-struct view_extra {                 /* what the shore knows and the machine does not */
-    bool full, stopping, merge_bad; /* merge_bad: the last merge did not work */
-    double wall;                    /* seconds since 1970: the others here are durations */
+struct view_extra {                       /* what the shore knows and the machine does not */
+    bool full, away, stopping, merge_bad; /* merge_bad: the last merge did not work */
+    double wall;                          /* seconds since 1970: the others here are durations */
     double uptime_s, round_s, merge_s, publish_s;
-    uint64_t merges, merges_failed, full_times, requests, uploads_bytes, seq_durable;
+    uint64_t merges, merges_failed, full_times, away_times, requests, uploads_bytes, seq_durable;
 };
 void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
                  const struct view_extra *x, struct buf *out);

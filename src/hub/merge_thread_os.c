@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* merge_thread_os.c - the worker that computes the next version, and the look into arriving deltas.
  *
- *   plan (copied) -> merge_run -> incoming/merge.tmp -> blobs_adopt (durable under its hash)
+ *   plan (copied) -> merge_run -> incoming/merge-*.tmp -> blobs_adopt (durable under its hash)
  *        -> HUB_CMD_MERGED -> the record that flips head and ledger is durable -> publish, retention
  * A crash before the record: nothing happened, the same plan is made again. A crash after it: only the
  * link in versions/ is missing, and is made at the next start. */
@@ -235,8 +235,8 @@ static void merge_once(struct hub_server *s, const struct plan_job *j) {
     time_ns began = os_now();
     memset(&r, 0, sizeof r);
     events_merge_began(s->events);
-    os_path(path, s->dir.path, "incoming/merge.tmp");
-    os_path(update, s->dir.path, "incoming/update.tmp");
+    os_path(path, s->dir.path, "incoming/merge-%016" PRIx64 ".tmp", s->mark);
+    os_path(update, s->dir.path, "incoming/update-%016" PRIx64 ".tmp", s->mark);
     enum brg_status st = compute(s, &j->plan, path, update, &r, &e);
     FAULT("hub.after_checkpoint");
     if (st == BRG_OK) st = blobs_adopt(s->blobs, path, &r.file, &e);

@@ -113,10 +113,13 @@ static void put_hub(const struct hub_view *v, const struct view_extra *x,
     gauge(out, "journal_sequence", "Records decided.", (double)v->seq);
     gauge(out, "journal_sequence_durable", "Records on disk.", (double)x->seq_durable);
     gauge(out, "disk_full", "1 while the journal has no space and only reads are served.", x->full);
+    gauge(out, "journal_away", "1 while the journal's server is not reached.", x->away);
     gauge(out, "disk_free_bytes", "Free space on the run directory's disk.",
           (double)m->disk_free_bytes);
     counter(out, "disk_full_total", "Times the disk became full since the start.",
             (double)x->full_times);
+    counter(out, "journal_away_total", "Times the journal's server was lost since the start.",
+            (double)x->away_times);
     counter(out, "messages_total", "Messages of sites, agents and operators since the start.",
             (double)x->requests);
     counter(out, "upload_bytes_total", "Bytes of contributions received since the start.",

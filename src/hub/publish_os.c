@@ -182,6 +182,7 @@ void server_drop_blob_if_unused(struct hub_server *s, const struct hash *h) {
     struct err e = {0};
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     hub_blobs(s->hub, on_blob, &x);
+    x.found |= s->away; /* what the journal knows of it is not known here: it stays */
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     if (x.found || !blobs_has(s->blobs, h)) return;
     if (blobs_remove(s->blobs, h, &e) != BRG_OK)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rebuild_os.c - a run directory from one checkpoint file: `hub --rebuild-from`.
  *
- *   read and hash the checkpoint -> files that are missing -> its blob -> journal.db.rebuild (whole, in
- *   one transaction) --rename--> journal.db
+ *   read and hash the checkpoint -> files that are missing -> its blob -> a new journal (whole, in
+ *   one transaction) --rename--> its place
  * The journal gets its name last: after a crash before that there is still no journal, and the same
  * command begins again. Nothing that is there is overwritten. */
 #include <errno.h>
@@ -172,22 +172,18 @@ static enum brg_status append_records(struct journal *j, const struct hub_out *o
 }
 
 static enum brg_status make_journal(struct rebuild *x, struct err *e) {
-    char made[OS_PATH_MAX], side[OS_PATH_MAX], path[OS_PATH_MAX];
+    char name[JOURNAL_NAME_MAX];
     struct journal *j = NULL;
     struct hub_out out;
-    static const char *const left[] = {"", "-wal", "-shm", ".lock"};
-    os_path(made, x->run, "journal.db.rebuild");
-    for (size_t i = 0; i < ARRAY_COUNT(left); i++) /* of an attempt that a crash ended */
-        (void)unlink(os_path(side, x->run, "journal.db.rebuild%s", left[i]));
+    TRY(journal_where(x->run, name, e));
     hub_out_init(&out);
     enum brg_status s = make_records(x, &out, e);
-    if (s == BRG_OK) s = journal_open(made, true, &j, e);
+    if (s == BRG_OK) s = journal_make(name, &j, e);
     if (s == BRG_OK) s = append_records(j, &out, e);
-    journal_close(j); /* folds the log into the file: nothing is left beside it */
     hub_out_fini(&out);
-    if (s != BRG_OK) return s;
-    (void)unlink(os_path(side, x->run, "journal.db.rebuild.lock"));
-    return os_rename_durable(made, os_path(path, x->run, "journal.db"), e);
+    if (s == BRG_OK) return journal_publish(j, name, e);
+    journal_close(j);
+    return s;
 }
 
 static enum brg_status make_blob(struct rebuild *x, struct err *e) {
@@ -201,14 +197,29 @@ static enum brg_status make_blob(struct rebuild *x, struct err *e) {
     return s;
 }
 
+/* In a file, or on the server that journal.url names. */
+static enum brg_status has_journal(const struct rebuild *x, bool *there, struct err *e) {
+    char name[JOURNAL_NAME_MAX];
+    struct journal *j = NULL;
+    TRY(journal_where(x->run, name, e));
+    *there = !journal_name_is_url(name) && os_exists(name);
+    if (!journal_name_is_url(name)) return BRG_OK;
+    enum brg_status s = journal_open_reader(name, &j, e);
+    *there = s == BRG_OK;
+    journal_close(j);
+    return s == BRG_E_MISSING ? BRG_OK : s;
+}
+
 static enum brg_status rebuild(struct rebuild *x, struct err *e) {
     char path[OS_PATH_MAX];
-    if (os_exists(os_path(path, x->run, "journal.db")))
+    bool there;
+    TRY(has_journal(x, &there, e));
+    if (there)
         return err_set(
             e, BRG_E_EXISTS,
             "%s: there is a journal; to go back to a version use `beringia rollback`, to "
             "give the journal up move it away first",
-            path);
+            os_path(path, x->run, "journal.db"));
     TRY(read_checkpoint(x, e));
     TRY(make_files(x, e));
     TRY(run_dir_load(x->run, &x->dir, e));

@@ -105,6 +105,7 @@ struct view_extra server_view_extra(struct hub_server *s) {
     time_ns now = os_now();
     return (struct view_extra){
         .full = s->mode == SERVER_FULL,
+        .away = s->away,
         .stopping = s->mode == SERVER_STOPPING,
         .wall = (double)(os_wall() / NS_PER_MS) / 1e3,
         .uptime_s = (double)(now - s->started) / 1e9,
@@ -115,6 +116,7 @@ struct view_extra server_view_extra(struct hub_server *s) {
         .merges_failed = s->times.merges_failed,
         .merge_bad = s->times.merge_bad,
         .full_times = s->times.full_times,
+        .away_times = s->times.away_times,
         .requests = s->times.requests,
         .uploads_bytes = s->times.uploads_bytes,
         .seq_durable = s->seq_durable,

@@ -51,7 +51,18 @@ struct hub_server_options {
     uint64_t rollback_to;
     uint64_t verify_now_bytes; /* a larger head is verified while serving; 0: 256 MiB */
     struct notify *alive;      /* NULL, or who is told that the machine moves; kept until close */
+    /* From hub_journal_open; taken, whatever comes. NULL: opens the run's journal itself. */
+    struct journal *journal;
+    struct hub *hub; /* the machine as of journal; NULL: rebuilds it */
 };
+/* The journal of a run whose journal is a server's; *out NULL with BRG_OK where a signal of `stop`
+ * (blocked) came first. Waits a minute for a server that is not reached. As a standby it follows the
+ * journal for as long as another process writes it, and *out_hub is the machine then. alive: NULL, or
+ * who is told that it lives. */
+enum brg_status hub_journal_open(const struct run_dir *run, const char *name, bool standby,
+                                 const void *stop, struct notify *alive, struct journal **out,
+                                 struct hub **out_hub, struct err *e) MUST_USE;
+
 /* Locks the run, rebuilds the machine, verifies the head's checkpoint, listens. Starts its threads.
  * E_BUSY: another hub has it; E_PORT; E_JOURNAL, E_CORRUPT: the run's files. */
 enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_server **out,

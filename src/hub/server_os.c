@@ -9,11 +9,9 @@
  * Group commit comes by itself: while one transaction is synced, the next queue fills.
  *
  *   SERVING --journal full--> FULL --space again, START durable--> SERVING;   any --close--> STOPPING
+ *   SERVING --server lost--> AWAY --reached, looked up, START durable--> SERVING
  *
- * When the journal is full the machine is ahead of the disk: it is thrown away and rebuilt from the
- * journal; all who wait are told to come again, and nobody was told anything that is not on disk. In
- * FULL nothing may change, reads go on, and each second a file of a few MB is tried: when it fits, the
- * machine starts as after a restart (a new term, full lease times).
+ * journal_thread_os.c tells what FULL and AWAY are and how they end.
  *
  * Invariants
  *   (S1) no answer leaves before every record up to the state's sequence at its time is durable.
@@ -48,7 +46,7 @@ static void cond_init(pthread_cond_t *c) {
     pthread_condattr_destroy(&a);
 }
 
-static void cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, time_ns when) {
+void server_cond_wait(pthread_cond_t *c, pthread_mutex_t *m, time_ns when) {
     struct timespec t = {.tv_sec = when / NS_PER_S, .tv_nsec = when % NS_PER_S};
     (void)pthread_cond_timedwait(c, m, &t);
 }
@@ -88,7 +86,7 @@ void plan_job_copy(struct plan_job *to, const struct hub_plan *p, uint64_t gener
 }
 
 /* Takes over what the last hub_step gave: records, notes, a merge, a snapshot. */
-static void take_out(struct hub_server *s) {
+void server_take_out(struct hub_server *s) {
     struct hub_out *o = &s->out;
     write_notes(&o->notes);
     if (o->records_count > 0) {
@@ -121,9 +119,10 @@ static void take_out(struct hub_server *s) {
  * those it concerns wake once and need no lock any more. (One condition for all made every thread fight
  * for the lock after every transaction: half of the time of a busy hub.) */
 static enum step_result wait_unlocking(struct hub_server *s, uint64_t seq) {
-    if (s->seq_durable >= seq) {
+    if (s->seq_durable >= seq || s->away) {
+        bool durable = s->seq_durable >= seq;
         CHECK(pthread_mutex_unlock(&s->lock) == 0);
-        return STEP_DONE;
+        return durable ? STEP_DONE : STEP_AWAY;
     }
     struct waiter w = {.seq = seq, .result = STEP_FULL};
     CHECK(sem_init(&w.woken, 0, 0) == 0);
@@ -140,7 +139,7 @@ static enum step_result wait_unlocking(struct hub_server *s, uint64_t seq) {
 }
 
 /* Takes those out whose records are durable; all, where `all`. Under the lock. */
-static struct waiter *take_waiters(struct hub_server *s, bool all) {
+struct waiter *server_take_waiters(struct hub_server *s, bool all) {
     struct waiter *list = s->waiters_first, *last = NULL;
     while (s->waiters_first != NULL && (all || s->waiters_first->seq <= s->seq_durable)) { /* S1 */
         last = s->waiters_first;
@@ -152,7 +151,7 @@ static struct waiter *take_waiters(struct hub_server *s, bool all) {
     return list;
 }
 
-static void wake(struct waiter *list, enum step_result result) {
+void server_wake(struct waiter *list, enum step_result result) {
     while (list != NULL) {
         struct waiter *next = list->next; /* after the post the waiter is gone */
         list->result = (int)result;
@@ -169,6 +168,7 @@ static bool changes_state(const struct hub_cmd *c) {
 static enum step_result step_unlocking(struct hub_server *s, const struct hub_cmd *cmd,
                                        struct wire_answer *out_answer) {
     enum step_result refused = s->mode == SERVER_STOPPING                     ? STEP_STOPPING
+                               : s->mode == SERVER_AWAY                       ? STEP_AWAY
                                : s->mode == SERVER_FULL && changes_state(cmd) ? STEP_FULL
                                                                               : STEP_DONE;
     if (refused != STEP_DONE) {
@@ -176,7 +176,7 @@ static enum step_result step_unlocking(struct hub_server *s, const struct hub_cm
         return refused;
     }
     hub_step(s->hub, server_now(s), cmd, &s->out);
-    take_out(s);
+    server_take_out(s);
     if (out_answer != NULL) {
         memset(out_answer, 0, sizeof *out_answer);
         if (s->out.has_answer) *out_answer = s->out.answer;
@@ -208,174 +208,6 @@ pthread_mutex_t *server_stripe(struct hub_server *s, const struct id128 *did) {
     return &s->stripes[mix64(get_le64(did->v) ^ get_le64(did->v + 8)) % STRIPES];
 }
 
-/* ---- The journal thread ------------------------------------------------------------------------------ */
-struct batch {
-    struct buf bytes;
-    struct record *records;
-    size_t count, cap;
-};
-
-/* Cuts the queue's frames (u16 kind | u32 bytes | body) into records with their numbers. */
-static void batch_cut(struct batch *b, size_t count, uint64_t first_seq) {
-    struct reader r = reader_of(b->bytes.data, b->bytes.bytes_count);
-    if (count > b->cap) {
-        b->records = mem_grow(b->records, b->cap, count, sizeof *b->records);
-        b->cap = count;
-    }
-    for (size_t i = 0; i < count; i++) {
-        struct record *x = &b->records[i];
-        x->seq = first_seq + i;
-        x->kind = get_u16(&r);
-        x->bytes = get_u32(&r);
-        x->body = get_bytes(&r, x->bytes);
-        CHECK(r.ok);
-    }
-    CHECK(r.p == r.end);
-    b->count = count;
-}
-
-/* Under the lock: the machine is ahead of the disk; make it anew from the journal. */
-static void rebuild_locked(struct hub_server *s) {
-    struct err e = {0};
-    uint64_t replayed;
-    struct hub *fresh;
-    hub_destroy(s->hub);
-    s->hub = NULL;
-    if (hub_rebuild(s->journal, &s->dir.settings.hub, &fresh, &replayed, &e) != BRG_OK) {
-        log_line(LOG_ERROR, "hub", "rebuild_failed", "cause=\"%s\"", e.text);
-        abort(); /* what is on disk cannot be read: the next start says so to a person */
-    }
-    s->hub = fresh;
-    s->generation++;
-    buf_reset(&s->queue);
-    s->queue_count = 0;
-    s->seq_queued = s->seq_durable = journal_last_seq(s->journal);
-    s->snapshot_ready = false;
-    s->merge_ready = false;
-    wake(take_waiters(s, true), s->mode == SERVER_STOPPING ? STEP_STOPPING : STEP_FULL);
-}
-
-static void enter_full(struct hub_server *s, const struct err *e) {
-    log_line(LOG_ERROR, "hub", "journal_full",
-             "cause=\"%s\" remedy=\"free space on the disk of %s\"", e->text, s->dir.path);
-    s->times.full_times++;
-    rebuild_locked(s);
-    if (s->mode != SERVER_STOPPING) s->mode = SERVER_FULL;
-}
-
-/* Lock held on entry and on return, not while writing. */
-static void append_queue(struct hub_server *s, struct batch *b) {
-    struct err e = {0};
-    struct buf taken = b->bytes;
-    size_t count = s->queue_count;
-    uint64_t first = s->seq_durable + 1;
-    b->bytes = s->queue; /* the two buffers change places: no copy while locked */
-    s->queue = taken;
-    buf_reset(&s->queue);
-    s->queue_count = 0;
-    pthread_mutex_unlock(&s->lock);
-    batch_cut(b, count, first);
-    FAULT("hub.before_append");
-    enum brg_status st = journal_append(s->journal, b->records, b->count, &e);
-    FAULT("hub.after_append");
-    CHECK(pthread_mutex_lock(&s->lock) == 0);
-    if (st == BRG_OK) {
-        s->seq_durable += count;
-        CHECK(s->seq_durable == journal_last_seq(s->journal)); /* S2 */
-        struct waiter *ready = take_waiters(s, false);
-        pthread_mutex_unlock(&s->lock);
-        wake(ready, STEP_DONE);
-        CHECK(pthread_mutex_lock(&s->lock) == 0);
-    } else if (status_class(st) == BRG_CLASS_FULL) {
-        enter_full(s, &e);
-    } else if (st == BRG_E_FENCED) {
-        log_line(LOG_ERROR, "hub", "fenced",
-                 "cause=\"%s\" remedy=\"none here: the newer hub has the run\"", e.text);
-        _exit(BRG_E_FENCED); /* who waits was told nothing, and asks the newer hub */
-    } else {
-        log_line(LOG_ERROR, "hub", "journal_failed", "cause=\"%s\"", e.text);
-        abort(); /* unknown what is on disk: read it afresh */
-    }
-}
-
-static void store_snapshot(struct hub_server *s) {
-    struct err e = {0};
-    struct buf data = s->snapshot;
-    uint64_t seq = s->snapshot_seq;
-    buf_init(&s->snapshot, SNAPSHOT_BYTES_MAX);
-    s->snapshot_ready = false;
-    pthread_mutex_unlock(&s->lock);
-    enum brg_status st = journal_snapshot_put(s->journal, seq, data.data, data.bytes_count, &e);
-    if (st != BRG_OK) /* a snapshot only saves time: the next one will do */
-        log_line(LOG_WARN, "hub", "snapshot_failed", "cause=\"%s\"", e.text);
-    else
-        log_line(LOG_DEBUG, "hub", "snapshot", "seq=%llu bytes=%zu", (unsigned long long)seq,
-                 data.bytes_count);
-    buf_fini(&data);
-    CHECK(pthread_mutex_lock(&s->lock) == 0);
-}
-
-/* Is there room again? Tried with a real file: quotas do not show in statvfs. */
-static bool probe_space(struct hub_server *s) {
-    char path[OS_PATH_MAX];
-    os_path(path, s->dir.path, "probe.tmp");
-    AUTO_CLOSE int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return false;
-    bool good = posix_fallocate(fd, 0, PROBE_BYTES) == 0;
-    (void)unlink(path);
-    return good;
-}
-
-static void start_cmd(struct hub_cmd *c) {
-    memset(c, 0, sizeof *c);
-    c->kind = HUB_CMD_START;
-    c->wall = os_wall();
-}
-
-/* In FULL: tries for space; the START record is the proof that the journal takes records again. */
-static void try_leave_full(struct hub_server *s, struct batch *b) {
-    pthread_mutex_unlock(&s->lock);
-    bool space = probe_space(s);
-    CHECK(pthread_mutex_lock(&s->lock) == 0);
-    if (!space || s->mode != SERVER_FULL) return;
-    struct hub_cmd cmd;
-    uint64_t generation = s->generation;
-    start_cmd(&cmd);
-    hub_step(s->hub, server_now(s), &cmd, &s->out);
-    take_out(s);
-    if (s->queue_count > 0) append_queue(s, b);
-    if (s->generation != generation || s->mode != SERVER_FULL) return;
-    s->mode = SERVER_SERVING;
-    pthread_cond_signal(&s->tick);
-    log_line(LOG_INFO, "hub", "journal_space", "term started again");
-}
-
-static void *journal_main(void *arg) {
-    struct hub_server *s = arg;
-    struct batch b = {0};
-    buf_init(&b.bytes, RECORDS_BYTES_MAX);
-    CHECK(pthread_mutex_lock(&s->lock) == 0);
-    for (;;) {
-        /* A due snapshot goes before more records: a busy hub's queue is never empty. */
-        bool due = s->snapshot_ready && s->seq_durable >= s->snapshot_seq;
-        if (due && s->mode != SERVER_FULL)
-            store_snapshot(s);
-        else if (s->queue_count > 0)
-            append_queue(s, &b);
-        else if (s->mode == SERVER_STOPPING)
-            break;
-        else if (s->mode == SERVER_FULL) {
-            cond_wait_until(&s->work, &s->lock, os_now() + NS_PER_S);
-            if (s->mode == SERVER_FULL) try_leave_full(s, &b);
-        } else
-            pthread_cond_wait(&s->work, &s->lock);
-    }
-    pthread_mutex_unlock(&s->lock);
-    buf_fini(&b.bytes);
-    mem_free(b.records);
-    return NULL;
-}
-
 /* ---- The tick thread --------------------------------------------------------------------------------- */
 static void *tick_main(void *arg) {
     struct hub_server *s = arg;
@@ -393,13 +225,13 @@ static void *tick_main(void *arg) {
                 cmd.kind = HUB_CMD_TICK;
                 cmd.wall = os_wall();
                 hub_step(s->hub, now, &cmd, &s->out);
-                take_out(s); /* nobody waits for a tick */
+                server_take_out(s); /* nobody waits for a tick */
                 due = hub_expiry(s->hub);
                 if (due <= now) due = now + NS_PER_MS; /* never spin, whatever the machine says */
             }
             if (due < s->tick_at) s->tick_at = due;
         }
-        cond_wait_until(&s->tick, &s->lock, s->tick_at);
+        server_cond_wait(&s->tick, &s->lock, s->tick_at);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
@@ -457,13 +289,16 @@ static enum brg_status verify_head(struct hub_server *s, const struct hub_server
 
 static enum brg_status open_state(struct hub_server *s, const struct hub_server_options *o,
                                   struct err *e) {
-    char path[OS_PATH_MAX];
-    uint64_t replayed;
+    char name[JOURNAL_NAME_MAX];
+    uint64_t replayed = 0;
     time_ns began = os_now();
     TRY(blobs_open(s->dir.path, &s->blobs, e));
-    TRY(journal_open(os_path(path, s->dir.path, "journal.db"), false, &s->journal, e));
+    if (s->journal == NULL) {
+        TRY(journal_where(s->dir.path, name, e));
+        TRY(journal_open(name, false, &s->journal, e));
+    }
     TRY(blobs_sweep(s->blobs, e));
-    TRY(hub_rebuild(s->journal, &s->dir.settings.hub, &s->hub, &replayed, e));
+    if (s->hub == NULL) TRY(hub_rebuild(s->journal, &s->dir.settings.hub, &s->hub, &replayed, e));
     s->seq_queued = s->seq_durable = journal_last_seq(s->journal);
     TRY(verify_head(s, o, e));
     log_line(LOG_INFO, "hub", "rebuilt", "records=%llu replayed=%llu ms=%lld",
@@ -476,8 +311,8 @@ static enum brg_status open_state(struct hub_server *s, const struct hub_server_
  * thread goes on trying, and until then the hub only serves readers. */
 static void start_machine(struct hub_server *s) {
     struct hub_cmd cmd;
-    start_cmd(&cmd);
-    if (server_step(s, &cmd, NULL) != STEP_DONE)
+    server_start_cmd(&cmd);
+    if (server_step(s, &cmd, NULL) == STEP_FULL)
         log_line(LOG_WARN, "hub", "started_full", "dir=%s", s->dir.path);
 }
 
@@ -494,7 +329,14 @@ static enum brg_status roll_back(struct hub_server *s, uint64_t version, struct 
     cmd.kind = HUB_CMD_ROLLBACK;
     cmd.wall = os_wall();
     cmd.u.rollback.version = version;
-    if (server_step(s, &cmd, &a) != STEP_DONE)
+    enum step_result step = server_step(s, &cmd, &a);
+    if (step == STEP_AWAY)
+        return err_set(
+            e, BRG_E_NET,
+            "%s: the journal's server was lost before it answered; start again, and look "
+            "whether it went back",
+            s->dir.path);
+    if (step != STEP_DONE)
         return err_set(e, BRG_E_FULL, "%s: no space for the rollback's record", s->dir.path);
     if (a.code == WIRE_OK) return BRG_OK;
     return err_set(e, BRG_E_USAGE, "--rollback-to %llu: %s", (unsigned long long)version, a.text);
@@ -506,14 +348,17 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
     init_sync(s);
     s->started = s->times.head_since = os_now();
     s->alive = o->alive;
+    os_random(&s->mark, sizeof s->mark);
     enum brg_status st = run_dir_load(o->run_dir, &s->dir, e);
+    s->journal = o->journal; /* freed with it, whatever comes */
+    s->hub = o->hub;
     bool fresh_key = false;
     if (st == BRG_OK) st = run_seal_key(&s->dir, &fresh_key, e);
     if (st == BRG_OK) st = open_state(s, o, e);
     if (st == BRG_OK && fresh_key) run_seal_key_keep(&s->dir);
     if (st == BRG_OK) {
         s->events = events_create(s);
-        s->journal_runs = pthread_create(&s->journal_thread, NULL, journal_main, s) == 0;
+        s->journal_runs = pthread_create(&s->journal_thread, NULL, server_journal_main, s) == 0;
         s->merge_runs = pthread_create(&s->merge_thread, NULL, server_merge_main, s) == 0;
         CHECK(s->journal_runs);
         CHECK(s->merge_runs);

@@ -2,7 +2,8 @@
 /* server_os.h - private to the hub's shore: the server's state and what its files share.
  *
  *   http_os.c      connections, uploads, downloads        --server_step-->  server_os.c
- *   routes_os.c    which path is what                                       journal thread, tick thread
+ *   routes_os.c    which path is what                                       tick thread
+ *   standby_os.c   a hub that waits for another's end                       journal_thread_os.c
  *   json_view.c    the machine's state as JSON                              merge_thread_os.c
  *   publish_os.c   versions/, retention                                     events_os.c (viewers)
  *
@@ -28,6 +29,7 @@ enum server_mode {
     SERVER_SERVING = 0,
     SERVER_FULL = 1, /* the journal has no space: reads only, probing for space */
     SERVER_STOPPING = 2,
+    SERVER_AWAY = 3, /* the journal's server is not reached: what is durable may be read, no more */
 };
 enum { STRIPES = 64, RECORDS_BYTES_MAX = 64 << 20, SNAPSHOT_BYTES_MAX = 512 << 20 };
 
@@ -45,7 +47,7 @@ struct waiter { /* a thread whose answer is not durable yet; lies on its stack *
 
 struct server_times { /* of the last rounds, for status */
     time_ns merge_began, merge_ns, publish_ns, head_since;
-    uint64_t merges, merges_failed, full_times, requests, uploads_bytes;
+    uint64_t merges, merges_failed, full_times, away_times, requests, uploads_bytes;
     bool merge_bad; /* the last one did not work */
 };
 
@@ -76,6 +78,8 @@ struct hub_server {
     char url[400],
         connect[128]; /* connect: "", or where it is on this machine if not at url's name */
     time_ns started;
+    uint64_t
+        mark; /* of this process, in the names of files that it makes: another hub may still live */
     pthread_t journal_thread, tick_thread, merge_thread;
     bool journal_runs, tick_runs, merge_runs;
     pthread_mutex_t stripes[STRIPES]; /* one upload or commit of a contribution at a time */
@@ -84,6 +88,8 @@ struct hub_server {
     pthread_cond_t work, tick, merge;            /* all on CLOCK_MONOTONIC */
     struct waiter *waiters_first, *waiters_last; /* by seq */
     enum server_mode mode;
+    bool away; /* the journal's server is not reached; its thread tries again */
+    uint32_t away_tries;
     struct hub *hub;
     struct hub_out out;
     uint64_t generation; /* grows with each rebuild; what waited for an older one is void */
@@ -107,9 +113,10 @@ struct hub_server {
     struct notify *alive; /* of the tick thread, once that runs; NULL: nobody asks */
 };
 
-enum step_result { STEP_DONE = 0, STEP_FULL = 1, STEP_STOPPING = 2 };
+enum step_result { STEP_DONE = 0, STEP_FULL = 1, STEP_STOPPING = 2, STEP_AWAY = 3 };
 /* Runs one command and waits until everything it depends on is durable. out_answer may be NULL.
- * STEP_FULL, STEP_STOPPING: nothing happened, or it was undone. */
+ * STEP_FULL, STEP_STOPPING: nothing happened, or it was undone. STEP_AWAY: nothing happened, or what
+ * became of it is not known yet; the journal will say, and whoever asks again is told. */
 enum step_result server_step(struct hub_server *s, const struct hub_cmd *cmd,
                              struct wire_answer *out_answer);
 /* The same for the merge thread: void where the plan belongs to an older generation. */
@@ -124,6 +131,14 @@ time_ns server_now(struct hub_server *s);
 void server_update_path(const struct hub_server *s, uint64_t version, char out[OS_PATH_MAX]);
 void server_update_adopt(struct hub_server *s, const char *from, uint64_t version);
 void *server_merge_main(void *server);
+void *server_journal_main(void *server);
+void server_start_cmd(struct hub_cmd *c); /* what begins each process, and each new term */
+/* Under the lock: hands on what the last hub_step gave. */
+void server_take_out(struct hub_server *s);
+/* Under the lock: those whose records are durable, or all; then server_wake, with or without it. */
+struct waiter *server_take_waiters(struct hub_server *s, bool all);
+void server_wake(struct waiter *list, enum step_result result);
+void server_cond_wait(pthread_cond_t *c, pthread_mutex_t *m, time_ns until);
 void plan_job_fini(struct plan_job *j);
 void plan_job_copy(struct plan_job *to, const struct hub_plan *p, uint64_t generation);
 

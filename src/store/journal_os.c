@@ -341,3 +341,54 @@ enum brg_status journal_retire(const char *name, struct err *e) {
     TRY(journal_pg_drop(name, a.schema_aside, e));
     return journal_pg_rename(name, a.schema, a.schema_aside, e);
 }
+
+/* ---- Whole --------------------------------------------------------------------------------------- */
+enum { BATCH_MAX = 512, BATCH_BYTES = 4 << 20, SNAPSHOT_MAX = 512 << 20 };
+
+struct copy {
+    struct journal *from, *to;
+    struct record batch[BATCH_MAX];
+    struct buf bytes; /* the bodies of the batch */
+    size_t at[BATCH_MAX], count;
+};
+
+static enum brg_status flush_batch(struct copy *c, struct err *e) {
+    for (size_t i = 0; i < c->count; i++) c->batch[i].body = c->bytes.data + c->at[i];
+    TRY(journal_append(c->to, c->batch, c->count, e));
+    c->count = 0;
+    buf_reset(&c->bytes);
+    return BRG_OK;
+}
+
+static enum brg_status copy_record(void *user, const struct record *r, struct err *e) {
+    struct copy *c = user;
+    if (c->count == BATCH_MAX || c->bytes.bytes_count + r->bytes > BATCH_BYTES)
+        TRY(flush_batch(c, e));
+    c->batch[c->count] = *r;
+    c->at[c->count++] = c->bytes.bytes_count;
+    buf_put(&c->bytes, r->bytes > 0 ? (const void *)r->body : "", r->bytes);
+    return BRG_OK;
+}
+
+static enum brg_status copy_snapshot(struct copy *c, struct err *e) {
+    AUTO_BUF struct buf b;
+    struct err ignored = {0};
+    uint64_t seq = 0;
+    buf_init(&b, SNAPSHOT_MAX);
+    /* A damaged one is left behind, and so is one that a writer made since: it is a short cut, and all
+     * records are there. */
+    if (journal_snapshot_get(c->from, &seq, &b, &ignored) != BRG_OK || seq == 0) return BRG_OK;
+    return journal_snapshot_put(c->to, seq, b.data, b.bytes_count, e);
+}
+
+enum brg_status journal_copy(struct journal *from, struct journal *to, struct err *e) {
+    AUTO_FREE struct copy *c = mem_alloc(1, sizeof *c);
+    c->from = from;
+    c->to = to;
+    buf_init(&c->bytes, BATCH_BYTES + JOURNAL_BODY_MAX);
+    enum brg_status s = journal_replay(from, 0, copy_record, c, e);
+    if (s == BRG_OK) s = flush_batch(c, e);
+    if (s == BRG_OK) s = copy_snapshot(c, e);
+    buf_fini(&c->bytes);
+    return s;
+}
