@@ -238,7 +238,7 @@ static enum brg_status server_journal_copy(const char *name, const char *to, str
     (void)unlink(to);
     TRY(journal_open_reader(name, &in, e));
     enum brg_status s = journal_open(to, true, &out, e);
-    if (s == BRG_OK) s = journal_copy(in, out, e);
+    if (s == BRG_OK) s = journal_copy_whole(in, out, e);
     journal_close(out); /* folds the log into the file */
     journal_close(in);
     return s;

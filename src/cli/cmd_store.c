@@ -27,9 +27,10 @@ static const char HELP[] =
     "sqlite]\n"
     "  beringia store migrate RUN --to sqlite [--from postgresql://...]\n"
     "\n"
-    "  --to    where the journal is to be; sqlite: RUN/journal.db. No password stands in a URL:\n"
-    "          PGPASSFILE, ~/.pgpass or passfile=FILE have it\n"
-    "  --from  where it is now; the run knows that itself, so this is only compared\n"
+    "  --to STORE    where the journal is to be; sqlite: RUN/journal.db. No password stands in a "
+    "URL:\n"
+    "                PGPASSFILE, ~/.pgpass or passfile=FILE have it\n"
+    "  --from STORE  where it is now; the run knows that itself, so this is only compared\n"
     "\n"
     "The hub must be stopped (7, E_BUSY). All records are copied, with the newest snapshot; the "
     "copy "
@@ -129,7 +130,7 @@ static enum brg_status check_names(struct move *m, struct err *e) {
 static enum brg_status make_copy(struct move *m, struct journal *from, struct err *e) {
     struct journal *to = NULL;
     enum brg_status s = journal_make(m->name_to, &to, e);
-    if (s == BRG_OK) s = journal_copy(from, to, e);
+    if (s == BRG_OK) s = journal_copy_whole(from, to, e);
     if (s == BRG_OK) s = same(from, to, &m->dir, &m->digest, e);
     if (s == BRG_OK) {
         m->records = journal_last_seq(to);

@@ -53,7 +53,7 @@ struct hub_server_options {
     struct notify *alive;      /* NULL, or who is told that the machine moves; kept until close */
     /* From hub_journal_open; taken, whatever comes. NULL: opens the run's journal itself. */
     struct journal *journal;
-    struct hub *hub; /* the machine as of journal; NULL: rebuilds it */
+    struct hub *hub; /* a machine that has seen all of journal; NULL: rebuilds it */
 };
 /* The journal of a run whose journal is a server's; *out NULL with BRG_OK where a signal of `stop`
  * (blocked) came first. Waits a minute for a server that is not reached. As a standby it follows the

@@ -287,6 +287,24 @@ static enum brg_status verify_head(struct hub_server *s, const struct hub_server
     return BRG_OK;
 }
 
+/* The state of a standby's machine, with the settings and the key of this moment, as after a restart. */
+static bool settle_in(struct hub_server *s, struct hub *warm) {
+    AUTO_BUF struct buf b;
+    struct err e = {0};
+    uint64_t seed;
+    buf_init(&b, SNAPSHOT_BYTES_MAX);
+    os_random(&seed, sizeof seed);
+    hub_snapshot(warm, &b);
+    s->hub = hub_create(&s->dir.settings.hub, seed);
+    if (!b.overflow &&
+        hub_restore(s->hub, journal_last_seq(s->journal), b.data, b.bytes_count, &e) == BRG_OK)
+        return true;
+    log_line(LOG_WARN, "hub", "snapshot_skipped", "cause=\"%s\"", e.text);
+    hub_destroy(s->hub);
+    s->hub = NULL;
+    return false;
+}
+
 static enum brg_status open_state(struct hub_server *s, const struct hub_server_options *o,
                                   struct err *e) {
     char name[JOURNAL_NAME_MAX];
@@ -298,7 +316,8 @@ static enum brg_status open_state(struct hub_server *s, const struct hub_server_
         TRY(journal_open(name, false, &s->journal, e));
     }
     TRY(blobs_sweep(s->blobs, e));
-    if (s->hub == NULL) TRY(hub_rebuild(s->journal, &s->dir.settings.hub, &s->hub, &replayed, e));
+    if (o->hub == NULL || !settle_in(s, o->hub))
+        TRY(hub_rebuild(s->journal, &s->dir.settings.hub, &s->hub, &replayed, e));
     s->seq_queued = s->seq_durable = journal_last_seq(s->journal);
     TRY(verify_head(s, o, e));
     log_line(LOG_INFO, "hub", "rebuilt", "records=%llu replayed=%llu ms=%lld",
@@ -351,10 +370,10 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
     os_random(&s->mark, sizeof s->mark);
     enum brg_status st = run_dir_load(o->run_dir, &s->dir, e);
     s->journal = o->journal; /* freed with it, whatever comes */
-    s->hub = o->hub;
     bool fresh_key = false;
     if (st == BRG_OK) st = run_seal_key(&s->dir, &fresh_key, e);
     if (st == BRG_OK) st = open_state(s, o, e);
+    if (o->hub != NULL) hub_destroy(o->hub);
     if (st == BRG_OK && fresh_key) run_seal_key_keep(&s->dir);
     if (st == BRG_OK) {
         s->events = events_create(s);

@@ -381,7 +381,7 @@ static enum brg_status copy_snapshot(struct copy *c, struct err *e) {
     return journal_snapshot_put(c->to, seq, b.data, b.bytes_count, e);
 }
 
-enum brg_status journal_copy(struct journal *from, struct journal *to, struct err *e) {
+enum brg_status journal_copy_whole(struct journal *from, struct journal *to, struct err *e) {
     AUTO_FREE struct copy *c = mem_alloc(1, sizeof *c);
     c->from = from;
     c->to = to;

@@ -227,6 +227,7 @@ def conclude(c, story):
             evidence = os.path.join(a.out, "evidence")
             shutil.copytree(w.run, evidence, ignore=shutil.ignore_patterns("blobs", "versions"), dirs_exist_ok=True)
             print(f"chaos: seed {a.seed}; what is left lies in {a.out} (acts.jsonl, logs, histories, evidence/)")
+        w.end_server()
         if not a.keep:
             w.unmount()
     print(f"# {now() - began:.0f} s in all")

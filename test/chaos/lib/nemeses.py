@@ -217,6 +217,43 @@ def rollback(w):
     yield 0.1
 
 
+# ---- the server of its journal, with --postgres ----------------------------------------------------------------
+def server_goes(w, kind, number, seconds):
+    """Gone, with whatever was under way; the hub has to stay, and to go on when it is back."""
+    w.fault(kind)
+    w.server.stop(number)
+    yield w.rng.uniform(0, seconds)
+    yield w.server.back, 60.0
+    if not w.server.ready():
+        w.break_(f"{kind}: the server did not come back within 60 s; see {w.server.log}")
+    if w.hub.ended() is not None:
+        w.break_(f"{kind} ended the hub with {w.hub.ended()}")
+        w.hub.begin()
+
+
+def restart_server(w):
+    yield from server_goes(w, "restart_server", signal.SIGINT, 1.0)
+
+
+def kill_server(w):
+    yield from server_goes(w, "kill_server", signal.SIGKILL, ttls(w))
+
+
+def crash_server(w):
+    yield from server_goes(w, "crash_server", signal.SIGQUIT, 0.5)
+
+
+def end_sessions(w):
+    """The hub's connection alone, maybe within a transaction."""
+    for _ in range(w.rng.randint(1, 4)):
+        w.fault("end_sessions")
+        w.server.end_sessions()
+        yield w.rng.uniform(0.05, 0.6)
+    if w.hub.ended() is not None:
+        w.break_(f"the end of its session ended the hub with {w.hub.ended()}")
+        w.hub.begin()
+
+
 # ---- a site --------------------------------------------------------------------------------------------------
 def kill_site(w, s):
     w.fault("kill_site", site=s.name)
@@ -403,6 +440,8 @@ HUB = {
     "full_hub": (full_disk_hub, 1), "clock_hub": (bend_hub_clock, 1), "second_hub": (second_hub, 1),
     "hub_from_backup": (old_copy_of_hub, 0.7), "rollback": (rollback, 0.5),
 }
+SERVER = {"restart_server": (restart_server, 2), "kill_server": (kill_server, 2), "crash_server": (crash_server, 1),
+          "end_sessions": (end_sessions, 3)}
 SITE = {
     "kill_site": (kill_site, 4), "kill_site_at_a_point": (kill_site_at_a_point, 3), "freeze_site": (freeze_site, 3),
     "term_then_kill": (job_limit, 3), "cut_link": (cut_link, 4), "slow_link": (slow_link, 2),
@@ -429,8 +468,10 @@ class Storm:
             for k in NEED_SHIMS:
                 world.skipped[k] = "no preloads under a sanitizer"
         able = [k for k in [*HUB, *SITE] if (kinds is None or k in kinds) and k not in world.skipped]
+        if world.server is not None:  # a copy of the run's directory is no copy of the journal then
+            able = [k for k in [*able, *SERVER] if k != "hub_from_backup" and (kinds is None or k in kinds)]
         own = kinds if isinstance(kinds, dict) else {}
-        self.weights = {k: own.get(k) or (HUB.get(k) or SITE.get(k))[1] for k in able}
+        self.weights = {k: own.get(k) or (HUB.get(k) or SITE.get(k) or SERVER.get(k))[1] for k in able}
         self.seek_fresh = not own  # a kind that was not there yet comes first: a short campaign sees many
 
     def step(self, more=True):
@@ -468,14 +509,15 @@ class Storm:
             return
         self.begun[kind] = self.begun.get(kind, 0) + 1
         owner.busy = True
-        act = HUB[kind][0](w) if kind in HUB else SITE[kind][0](w, owner)
+        of_hub = HUB.get(kind) or SERVER.get(kind)
+        act = of_hub[0](w) if of_hub else SITE[kind][0](w, owner)
         entry = [act, owner, 0.0]
         self.running.append(entry)
         self.carry_on(entry)
 
     def owner(self, kind):
         w = self.w
-        if kind in HUB:
+        if kind in HUB or kind in SERVER:
             return w.hub if w.hub.alive() and not w.hub.busy else None
         able = [s for s in w.sites if s.alive() and not s.busy and s.wanted and os.path.isdir(s.state)
                 and (kind != "full_site" or s.disk)]

@@ -16,11 +16,14 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "postgres"))
+from server import Server  # noqa: E402
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TOOLS = os.path.join(ROOT, "build", "tools")
 
@@ -209,6 +212,7 @@ class World:
         self.mounts = []
         self.sites = []
         self.hub = None
+        self.server = None    # of the journal, with --postgres
         self.acts_log = None
         self.counts = {}      # faults by kind
         self.broken = []
@@ -293,6 +297,9 @@ class World:
             model = ["--weights-file", weights]
             sets += ["--set", "outer.average=sum", "--set", "outer.codec=fp32", "--set", "train.schedule=constant",
                      "--set", "train.lr=10"]
+        if getattr(self.args, "postgres", False):
+            self.server = Server().start()
+            sets += ["--store", self.server.url("chaos")]
         self.call("init", self.run, *model, "--data", self.data, "--seed", "1", "--set", f"run.epochs={epochs}", *sets)
         self.positions, self.epochs = positions, epochs
         self.delta_bytes = self.json_file("run.json")["parameters"] * (4 if self.args.trainer == "counting" else 1) + 200
@@ -371,6 +378,12 @@ class World:
         for s in self.sites:
             s.link.process.kill()
             s.link.process.wait()
+
+    def end_server(self):
+        """After the oracles: they ask it too."""
+        if self.server is not None:
+            self.server.remove()
+            self.server = None
 
     def unmount(self):
         for path in reversed(self.mounts):
