@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 240
+# timeout: 400
 """A run is backed up while it runs, and comes back from the backup.
 
 What can go wrong: the journal and the files it names are of different moments; the hub is killed while it is copied, or the
@@ -114,7 +114,7 @@ def backup_that_is_killed_leaves_the_earlier_one():
 
 def backup_comes_back_to_sites_that_are_ahead():
     """The disk is lost after the backup: sites have seen newer versions, the hub holds, the operator says from where."""
-    c = training("ahead", **{"run.epochs": 4})
+    c = training("ahead", **{"run.epochs": 2})
     saved = os.path.join(c.out, "saved")
     wait_for("two rounds", lambda: head(c) >= 2, 60, each=c.check_processes)
     backup(c, saved, "--copy")
@@ -140,7 +140,7 @@ def backup_comes_back_to_sites_that_are_ahead():
             done = call("rollback", c.run_dir, c.last_status["head"])
             check("the operator goes on from here", done.returncode == 0, done.stderr)
 
-    wait_for("the run to be complete", c.complete, 120, each=decide)
+    wait_for("the run to be complete", c.complete, 240, each=decide)
     c.wait_sites()
     c.stop_hub()
     a = clean(c.run_dir)
