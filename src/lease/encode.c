@@ -442,6 +442,7 @@ static bool ledger_get(struct ledger *l, struct reader *r) {
     l->serial_last = get_u64(r);
     l->version_last = get_u64(r);
     uint32_t reasons = get_u32(r);
+    if (reasons == 1) return false; /* none is 0: one state, one form */
     for (uint32_t i = 1; i < reasons && r->ok; i++) {
         char text[LEASE_REASON_MAX];
         if (!get_str(r, text, sizeof text) || reason_number(l, text) != i) return false;
