@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A forward proxy as facilities have them: CONNECT alone, with a password where one is wanted, and with their habits.
 
-    test/net/proxy.py --listen HOST:PORT [--user NAME:PASSWORD] [--idle SECONDS] [--log FILE]
+    test/net/proxy.py --listen HOST:PORT [--user NAME:PASSWORD] [--idle SECONDS [--hole]] [--log FILE]
 
---idle   ends a tunnel without a sound when nothing moved for so long
+--idle   ends a tunnel when nothing moved for so long
+--hole   does not even close it then: what is sent later is lost, and neither end hears of it
 Prints "listening on HOST:PORT". FILE gets a line of JSON for each request: what was asked, what was answered, whether an
 Authorization header was seen (it must not be: that is the hub's), and one for each tunnel that was cut."""
 import argparse
@@ -71,6 +72,8 @@ class Handler(socketserver.StreamRequestHandler):
             ready, _, _ = select.select([here, there], [], [], 0.1)
             if idle and not ready and time.monotonic() - moved > idle:
                 self.log_line(cut=idle)
+                while self.server.words.hole:
+                    time.sleep(3600)  # both stay open for as long as this process lives
                 break
             for s in ready:
                 try:
@@ -97,6 +100,7 @@ def main():
     p.add_argument("--listen", default="127.0.0.1:0")
     p.add_argument("--user")
     p.add_argument("--idle", type=float, default=0)
+    p.add_argument("--hole", action="store_true")
     p.add_argument("--log")
     words = p.parse_args()
     host, _, port = words.listen.rpartition(":")
