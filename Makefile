@@ -251,7 +251,8 @@ bench-train-0.6b: all
 	@bench/train --build $(B) --big
 
 # make fuzz F=wire SECONDS=60: one fuzzer; without F each in turn. Inputs stay in build/fuzz/corpus/.
-# RUNS=10000000 counts executions instead, however long they take. test/golden/<name> are first inputs.
+# RUNS=10000000 counts executions instead, however long they take. First inputs are those kept in test/fuzz/corpus/<name>,
+# and test/fuzz/seeds/<name> or test/golden/<name>.
 FUZZERS := $(patsubst test/fuzz/fuzz_%.c,%,$(wildcard test/fuzz/fuzz_*.c))
 SECONDS ?= 30
 define fuzz_rule
@@ -261,14 +262,19 @@ $(B)/fuzz_$1: $(B)/obj/test/fuzz/fuzz_$1.o \
 	@$$(CC) $$(LDFLAGS_ALL) -fsanitize=fuzzer $$(filter %.o,$$^) $$(LIBS) -o $$@
 .PHONY: run-fuzz-$1
 run-fuzz-$1: $(B)/fuzz_$1
-	@mkdir -p $(B)/corpus/$1
+	@test/fuzz/all --unpack $1 --into $(B)/corpus/$1
 	$(B)/fuzz_$1 $(if $(RUNS),-runs=$(RUNS),-max_total_time=$(SECONDS)) -print_final_stats=1 -artifact_prefix=$(B)/ \
 	  $(FUZZ_ARGS_$1) $(B)/corpus/$1 $(or $(wildcard test/fuzz/seeds/$1),$(wildcard test/golden/$1))
 endef
 $(foreach f,$(FUZZERS),$(eval $(call fuzz_rule,$f)))
-.PHONY: fuzz
+.PHONY: fuzz fuzz-all run-fuzz-all
 fuzz:
 	@$(MAKE) --no-print-directory VARIANT=fuzz CC=clang $(addprefix run-fuzz-,$(or $(F),$(FUZZERS)))
+# All of them to ten million executions each, over as many calls as it takes: test/fuzz/all.
+fuzz-all:
+	@$(MAKE) --no-print-directory VARIANT=fuzz CC=clang run-fuzz-all
+run-fuzz-all: $(FUZZERS:%=$(B)/fuzz_%)
+	@test/fuzz/all --build $(B) $(ARGS) $(foreach f,$(FUZZERS),"$f $(FUZZ_ARGS_$f)")
 
 # ---- The simulator, the demonstration, the rules -------------------------------------------------
 
@@ -331,7 +337,7 @@ bench-agent: all
 
 # The dashboard: one HTML file, which the next `make` puts into the program (src/hub/room.mk). In a real Chromium
 # beside a real run; and what a hundred viewers cost.
-.PHONY: web test-web bench-viewers
+.PHONY: web test-web test-web-demo bench-viewers
 web:
 	@web/build
 test-web:
@@ -339,6 +345,8 @@ test-web:
 	@$(MAKE) --no-print-directory web
 	@$(MAKE) --no-print-directory all
 	@test/web/run --build $(B) $(ARGS)
+test-web-demo:
+	@$(MAKE) --no-print-directory test-web ARGS=--demo
 bench-viewers: all
 	@bench/viewers --build $(B) $(ARGS)
 
@@ -387,6 +395,7 @@ help:
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
 	@echo "make fuzz [F=wire SECONDS=60 | RUNS=n]   libFuzzer on the decoders (clang)"
+	@echo "make fuzz-all [ARGS='--minutes 30' | ARGS=--keep]   each of them to ten million executions, over as many calls as it takes"
 	@echo "make test-models [T=name]  exported models in PyTorch and llama.cpp (installs them); test/torch"
 	@echo "make test-curves      a training here and in PyTorch, from the same weights and batches"
 	@echo "make demo             a whole run on this machine"
@@ -414,6 +423,7 @@ help:
 	@echo "make bench-agent [AGENT_MINUTES=10]  what an agent costs on a login node"
 	@echo "make web              the dashboard, which the next make puts into the program (wants npm)"
 	@echo "make test-web         the dashboard in a real Chromium beside a real run (root; installs Chromium)"
+	@echo "make test-web-demo    the same beside a whole make demo, from its first minute to its last (six minutes)"
 	@echo "make bench-viewers    what 100 viewers of the dashboard cost the hub"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang POSTGRES=no T=name; config.mk"

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 ROOMS_test/lease = base lease
+ROOMS_fuzz/ledger = base lease

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+# Lengths at which a fuzzer does much in little time; those of one room stand in its own test.mk.
+FUZZ_ARGS_wire = -max_len=1200
+FUZZ_ARGS_config = -max_len=600
+FUZZ_ARGS_index = -max_len=400
+FUZZ_ARGS_safetensors = -max_len=600
+FUZZ_ARGS_delta = -max_len=512
+FUZZ_ARGS_update = -max_len=512
+FUZZ_ARGS_journal = -max_len=300
+FUZZ_ARGS_snapshot = -max_len=120
+FUZZ_ARGS_ledger = -max_len=120
+FUZZ_ARGS_site = -max_len=120
+FUZZ_ARGS_http = -max_len=200
+FUZZ_ARGS_yaml = -max_len=300
+FUZZ_ARGS_place = -max_len=600
+FUZZ_ARGS_slurm = -max_len=400
+FUZZ_ARGS_swf = -max_len=300
+FUZZ_ARGS_tokens = -max_len=600
+FUZZ_ARGS_audit = -max_len=1500
