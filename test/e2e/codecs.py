@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 280
+# timeout: 600
 """Contributions and versions on their way in every codec, with real processes. What goes wrong: a codec loses most of
 what it is given, updates are missing or damaged on the hub's disk, a site is away for a few versions, the hub is
 killed, the run goes back, and the setting changes between two starts. What must hold: every site has, for every
@@ -129,7 +129,7 @@ def residuals(c, site):
 def codecs_e2e_topk_keeps_its_residual_through_a_kill():
     """What topk could not carry lies beside the weights: it survives kill -9, is swept when nothing names it any more, and
     where it is damaged the site begins afresh instead of training on with it."""
-    c = begin("residual", {"outer.codec": "topk", "outer.down_codec": "int8", "outer.mu": 0, "run.epochs": 4})
+    c = begin("residual", {"outer.codec": "topk", "outer.down_codec": "int8", "outer.mu": 0, "run.epochs": 3})
     c.start_hub()
     c.start_site("a")
     c.start_site("b")
