@@ -89,7 +89,8 @@ enum brg_status journal_make(const char *name, struct journal **out, struct err 
 /* Closes it and gives it its name, durably. E_EXISTS: there is a journal of that name. */
 enum brg_status journal_publish(struct journal *j, const char *name, struct err *e) MUST_USE;
 /* All records, up to where `from` stood when it was opened, and its snapshot, into an empty one. */
-enum brg_status journal_copy_whole(struct journal *from, struct journal *to, struct err *e) MUST_USE;
+enum brg_status journal_copy_whole(struct journal *from, struct journal *to, struct err *e)
+    MUST_USE;
 /* Gives a journal that was moved elsewhere another name (".moved", "_moved"), as a copy to keep. */
 enum brg_status journal_retire(const char *name, struct err *e) MUST_USE;
 
