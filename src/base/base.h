@@ -183,6 +183,16 @@ bool hex_decode(const char *in, uint8_t *out, size_t n); /* wants exactly 2n dig
 void hash_hex(const struct hash *h, char out[HASH_HEX_BYTES]);
 void id_hex(const struct id128 *id, char out[ID_HEX_BYTES]);
 
+/* A fast 64-bit sum over memory against torn and rotten files; no defence against malice. Feed
+ * pieces in any cut. */
+struct checksum {
+    uint64_t lane[4], bytes;
+    uint8_t tail[32];
+};
+void checksum_init(struct checksum *k);
+void checksum_update(struct checksum *k, const void *data, size_t n);
+uint64_t checksum_final(const struct checksum *k);
+
 /* ---- Random: xoshiro256** seeded through splitmix64 (Blackman, Vigna 2018). Not for secrets. --- */
 struct prng {
     uint64_t s[4];

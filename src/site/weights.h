@@ -43,14 +43,5 @@ void weights_add(float *sum, const float *d, size_t n);
 /* theta = S = theta_v - pending, where pending is the sum of d_dec of (W2) (NULL: none). */
 void weights_reset(float *theta, float *s, const float *theta_v, const float *pending_or_null,
                    size_t n);
-/* A fast 64-bit sum over memory against torn and rotten files; no defence against malice. Feed
- * pieces in any cut. */
-struct checksum {
-    uint64_t lane[4], bytes;
-    uint8_t tail[32];
-};
-void checksum_init(struct checksum *k);
-void checksum_update(struct checksum *k, const void *data, size_t n);
-uint64_t checksum_final(const struct checksum *k);
 
 #endif
