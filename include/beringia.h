@@ -177,6 +177,17 @@ struct brg_figures {
     uint64_t samples_target;
 };
 
+/* Since 0.3. A moment of a site. Of two moments of one site and run that one is newer whose first
+ * differing field, in this order, is larger. */
+struct brg_moment {
+    size_t struct_bytes;
+    uint64_t incarnation; /* of the process: the hub's fence */
+    uint64_t steps;       /* of this site, over all its processes */
+    uint64_t version;     /* taken in */
+    uint64_t handed_in;   /* contributions */
+};
+#define BRG_KEPT_BYTES_MAX 262656 /* what brg_keep gives at most */
+
 /* Sets the defaults of a struct brg_options of this header. */
 BRG_API void brg_options_init_bytes(struct brg_options *o, size_t bytes); /* since 0.2 */
 BRG_API void brg_options_init(struct brg_options *o); /* of the first header's size */
@@ -203,6 +214,17 @@ BRG_API int brg_open(const struct brg_options *o, int64_t timeout_ns, struct brg
 BRG_API const char *brg_model_json(const struct brg_site *s);
 BRG_API int brg_run(const struct brg_site *s,
                     struct brg_run *out); /* out->struct_bytes is set before */
+
+/* The run's id into out_id[16]: what tells its files from those of other runs. Does not block. Since 0.3. */
+BRG_API int brg_run_id(const struct brg_site *s, uint8_t *out_id);
+
+/* Before brg_join: bytes of brg_keep, of this site and run. GO: brg_join will go on from that moment, and
+ * not read the local checkpoint; then weights, arrays and counters must be those of that moment, filled
+ * in before it (weights not NULL). Any other status: it cannot be used (the local checkpoint is newer, files
+ * that it leans on are gone or damaged, bytes of something else), brg_why says why, and brg_join does as without
+ * this call. A later call replaces an earlier one, 0 bytes take it back. Reads the files of the state directory.
+ * Since 0.3. */
+BRG_API int brg_offer(struct brg_site *s, const void *kept, size_t bytes);
 
 /* Restores weights, arrays and counters from the local checkpoint where there is one, joins the run,
  * and otherwise loads the newest global weights (arrays and counters then keep what the caller put
@@ -251,6 +273,14 @@ BRG_API int brg_due(struct brg_site *s, int *out_due);
 BRG_API int brg_reset(struct brg_site *s);
 /* Saves the local checkpoint now; returns when it is on disk. */
 BRG_API int brg_checkpoint(struct brg_site *s);
+/* For trainers that keep weights, arrays and counters themselves, in memory for instance: the library's own
+ * part of this moment into out[BRG_KEPT_BYTES_MAX], *out_bytes of it, for brg_offer in another process on
+ * this state directory, and which moment it is (out_moment->struct_bytes is set before). To be called between
+ * brg_sync and the next brg_step, while nothing is taken or what is taken will be taken again. A
+ * moment that is older than the local checkpoint cannot be offered any more. WAIT: not at this moment (a contribution is on its
+ * way to the disk, work was refused); try after the next brg_sync. Does not block. Since 0.3. */
+BRG_API int brg_keep(struct brg_site *s, void *out, size_t cap, size_t *out_bytes,
+                     struct brg_moment *out_moment);
 BRG_API int brg_status(const struct brg_site *s, struct brg_figures *out);
 BRG_API const char *brg_why(const struct brg_site *s); /* borrowed until the next call */
 

@@ -151,7 +151,8 @@ size_t brg_struct_bytes(const char *name) {
                  {"brg_array", sizeof(struct brg_array)},
                  {"brg_trainer", sizeof(struct brg_trainer)},
                  {"brg_figures", sizeof(struct brg_figures)},
-                 {"brg_data_facts", sizeof(struct brg_data_facts)}};
+                 {"brg_data_facts", sizeof(struct brg_data_facts)},
+                 {"brg_moment", sizeof(struct brg_moment)}};
     for (size_t i = 0; name && i < ARRAY_COUNT(sizes); i++)
         if (strcmp(sizes[i].name, name) == 0) return sizes[i].bytes;
     return 0;
@@ -235,6 +236,22 @@ int brg_run(const struct brg_site *s, struct brg_run *out) {
     leave(&g, &h);
     if (result != BRG_GO) return result;
     return give_struct(out, &full, sizeof full, RUN_FIRST, "brg_run");
+}
+
+int brg_run_id(const struct brg_site *s, uint8_t *out_id) {
+    DOOR(s, "brg_run_id", ANYBODY);
+    int result = out_id ? BRG_GO : refuse("brg_run_id", "out_id is missing");
+    if (result == BRG_GO) memcpy(out_id, s->run.run.v, ID_BYTES);
+    leave(&g, &h);
+    return result;
+}
+
+int brg_offer(struct brg_site *s, const void *kept, size_t bytes) {
+    DOOR(s, "brg_offer", ANYBODY);
+    int result = kept || bytes == 0 ? call_offer(s, kept, bytes)
+                                    : refuse("brg_offer", "kept is missing");
+    leave(&g, &h);
+    return result;
 }
 
 int brg_join(struct brg_site *s, const struct brg_trainer *t, int64_t timeout_ns) {
@@ -373,6 +390,18 @@ int brg_checkpoint(struct brg_site *s) {
     int result = call_checkpoint(s);
     leave(&g, &h);
     return result;
+}
+
+int brg_keep(struct brg_site *s, void *out, size_t cap, size_t *out_bytes,
+             struct brg_moment *out_moment) {
+    struct brg_moment full = {.struct_bytes = sizeof full};
+    DOOR(s, "brg_keep", TRAINING_THREAD);
+    int result = out && out_bytes && out_moment
+                     ? call_keep(s, out, cap, out_bytes, &full)
+                     : refuse("brg_keep", "out, out_bytes or out_moment is missing");
+    leave(&g, &h);
+    if (result != BRG_GO) return result;
+    return give_struct(out_moment, &full, sizeof full, sizeof full, "brg_keep");
 }
 
 int brg_status(const struct brg_site *s, struct brg_figures *out) {

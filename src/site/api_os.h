@@ -20,6 +20,9 @@ int call_due(struct brg_site *s, int *out_due);
 int call_sync(struct brg_site *s, int *out_changed);
 int call_reset(struct brg_site *s);
 int call_checkpoint(struct brg_site *s);
+int call_keep(struct brg_site *s, void *out, size_t cap, size_t *out_bytes,
+              struct brg_moment *out_moment);
+int call_offer(struct brg_site *s, const void *kept, size_t n);
 int call_status(const struct brg_site *s, struct brg_figures *out);
 int call_close(struct brg_site *s, int64_t timeout_ns);
 /* A site that is broken: its threads end, its directory is free, its memory stays. */

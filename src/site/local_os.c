@@ -200,6 +200,7 @@ bool local_checkpoint_begin(struct brg_site *s, struct write_job *job) {
     CHECK(!k->core.overflow);
     k->steps = s->core.steps_total;
     k->base = s->core.base;
+    k->inc = keep_incarnation(s);
     k->busy = true;
     job->kind = WRITE_CHECKPOINT;
     job->base_kept = s->core.base;
@@ -233,6 +234,8 @@ static void meta_set(const struct brg_site *s, struct tensors *t, const uint8_t 
     tensors_meta_set(t, "steps", text);
     snprintf(text, sizeof text, "%" PRIu64, k->base);
     tensors_meta_set(t, "version", text);
+    snprintf(text, sizeof text, "%" PRIu32, k->inc);
+    tensors_meta_set(t, "inc", text);
     snprintf(text, sizeof text, "%016" PRIx64, checksum_final(&sum));
     tensors_meta_set(t, "checksum", text);
 }
@@ -371,6 +374,14 @@ static enum brg_status set_aside(const char *path, const struct tensors *t, stru
                    path, aside);
 }
 
+/* Of the process that wrote it; 0 where it says nothing of it. */
+static uint32_t inc_of(const struct tensors *t) {
+    char text[24];
+    uint64_t inc;
+    bool there = tensors_meta_get(t, "inc", text, sizeof text) && parse_u64(text, &inc);
+    return there && inc <= UINT32_MAX ? (uint32_t)inc : 0;
+}
+
 enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) {
     char path[OS_PATH_MAX];
     os_path(path, s->dir, "checkpoint.safetensors");
@@ -383,6 +394,7 @@ enum brg_status local_checkpoint_read(struct brg_site *s, struct err *e) {
         AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
         status = fd < 0 ? os_errno(e, errno, "opening", path) : verify(s, &t, fd, path, e);
         if (status == BRG_OK) status = restore(s, &t, fd, path, e);
+        if (status == BRG_OK) s->inc_before = inc_of(&t);
     }
     tensors_fini(&t);
     return status;

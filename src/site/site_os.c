@@ -192,6 +192,7 @@ static void site_free(struct brg_site *s) {
     mem_free(s->positions);
     mem_free(s->snap.vectors);
     buf_fini(&s->snap.core);
+    buf_fini(&s->offer);
     if (s->core_ready) site_out_fini(&s->out);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
@@ -331,7 +332,7 @@ static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer
     return BRG_OK;
 }
 
-static void core_begin(struct brg_site *s) {
+void site_core_begin(struct brg_site *s) {
     const struct wire_run *r = &s->run;
     struct site_settings set = {.run = r->run,
                                 .fingerprint = s->fingerprint,
@@ -364,8 +365,7 @@ static void core_begin(struct brg_site *s) {
     s->core_ready = true;
 }
 
-/* Every file that the restored state leans on, or the state is of no use. */
-static enum brg_status files_check(struct brg_site *s, struct err *e) {
+enum brg_status site_files_check(struct brg_site *s, struct err *e) {
     uint64_t tokens;
     TRY(local_base_verify(s, s->core.base, true, &tokens, &s->base_theta, e));
     for (uint32_t i = 0; i < s->core.deltas_count; i++) {
@@ -390,7 +390,8 @@ static enum brg_status files_check(struct brg_site *s, struct err *e) {
 
 static void restore(struct brg_site *s) {
     struct err e = {0};
-    enum brg_status status = local_checkpoint_read(s, &e);
+    bool offered = s->offer.bytes_count > 0;
+    enum brg_status status = offered ? keep_restore(s, &e) : local_checkpoint_read(s, &e);
     if (status == BRG_E_MISSING) return;
     if (status != BRG_OK) {
         log_line(LOG_WARN, "site", "checkpoint_unusable",
@@ -399,18 +400,19 @@ static void restore(struct brg_site *s) {
                  e.text);
         return;
     }
-    status = files_check(s, &e);
+    if (!offered) status = site_files_check(s, &e); /* brg_offer has looked at them */
     if (status != BRG_OK) {
         log_line(LOG_WARN, "site", "local_files", "text=\"%s\"", e.text);
         site_forget(&s->core, "local files are missing or damaged", &s->out.notes);
         site_notes(s, &s->out.notes);
         return;
     }
+    if (offered) s->changes++; /* the disk is behind */
     log_line(LOG_INFO, "site", "restored",
-             "steps=%" PRIu64 " version=%" PRIu64 " segment_steps=%" PRIu64
+             "from=%s steps=%" PRIu64 " version=%" PRIu64 " segment_steps=%" PRIu64
              " contributions=%u leases=%u",
-             s->core.steps_total, s->core.base, s->core.seg.steps, s->core.deltas_count,
-             s->core.leases_count);
+             offered ? "memory" : "disk", s->core.steps_total, s->core.base, s->core.seg.steps,
+             s->core.deltas_count, s->core.leases_count);
 }
 
 static enum brg_status join_begin(struct brg_site *s, const struct brg_trainer *t, struct err *e) {
@@ -422,7 +424,7 @@ static enum brg_status join_begin(struct brg_site *s, const struct brg_trainer *
     s->stage_users = 0;
     s->stage_is_theta = s->shift_ready = false;
     TRY(trainer_take(s, t, e));
-    core_begin(s);
+    site_core_begin(s);
     restore(s);
     s->saved_at = os_now();
     TRY(site_threads_start(s, e));

@@ -67,6 +67,7 @@ struct snapshot {   /* memory behind one checkpoint under way, beside the stage;
     struct buf core;
     uint64_t counters[SITE_COUNTERS_MAX];
     uint64_t steps, base;
+    uint32_t inc;
     bool busy;
 };
 
@@ -95,6 +96,8 @@ struct brg_site {
     struct id128 job_did;
     struct write_job *jobs_first, *jobs_last;
     struct snapshot snap;
+    struct buf offer;    /* bytes of brg_keep that brg_join goes on from; empty: none */
+    uint32_t inc_before; /* incarnation of the process whose state this one goes on from */
 
     /* fixed after open */
     char url[1024], name[WIRE_NAME_MAX], dir[OS_PATH_MAX];
@@ -187,6 +190,11 @@ enum brg_status local_base_update(struct brg_site *s, uint64_t version, uint64_t
                                   const struct hash *want_or_null, struct fetched *out,
                                   struct err *e) MUST_USE;
 
+/* keep_os.c: moments that the trainer keeps */
+uint32_t keep_incarnation(const struct brg_site *s);
+enum brg_status keep_restore(struct brg_site *s, struct err *e)
+    MUST_USE; /* s->core from s->offer */
+
 /* local_os.c: files of the state directory */
 void local_run_write(const struct brg_site *s); /* s->run, for a start while the hub is away */
 /* Into s->run, for what the checkpoint here is of; any failure: this start needs the hub. */
@@ -225,7 +233,11 @@ enum brg_status duty_shift(struct brg_site *s, struct write_job *job, struct err
 enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, struct err *e)
     MUST_USE;
 
-/* site_os.c: what every connection of this site is opened with. */
+/* site_os.c */
+void site_core_begin(struct brg_site *s);
+/* Every file that the restored state leans on, or the state is of no use. */
+enum brg_status site_files_check(struct brg_site *s, struct err *e) MUST_USE;
+/* What every connection of this site is opened with. */
 struct client_options site_client_options(const struct brg_site *s);
 
 #endif

@@ -12,7 +12,7 @@ library=$B/libberingia.so
 {
     readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]/soname \1/p'
     nm -D --defined-only "$library" | awk '$2 == "T" {print $3}' | sed 's/@.*//' | grep '^brg_' | sort
-    for t in brg_options brg_run brg_tensor brg_array brg_trainer brg_figures brg_data_facts; do
+    for t in brg_options brg_run brg_tensor brg_array brg_trainer brg_figures brg_data_facts brg_moment; do
         printf '#include <stdio.h>\n#include "beringia.h"\nint main(void){printf("%s %%zu\\n", sizeof(struct %s));return 0;}\n' \
             "$t" "$t" > "$SCRATCH/size.c"
         gcc -std=c99 -pedantic -Werror -Iinclude "$SCRATCH/size.c" -o "$SCRATCH/size" && "$SCRATCH/size"

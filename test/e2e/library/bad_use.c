@@ -78,17 +78,20 @@ static int joined(struct brg_site *s, uint64_t rows, const char *tensor) {
 
 static void no_site(void) {
     uint64_t samples[4], count = 0;
+    size_t bytes = 0;
+    uint8_t id[16];
     int due = 0;
-    int good = brg_join(NULL, NULL, 0) == BRG_FAIL_USAGE &&
-               brg_sync(NULL, NULL) == BRG_FAIL_USAGE &&
-               brg_take(NULL, 4, 0, samples, NULL, &count) == BRG_FAIL_USAGE &&
-               brg_step(NULL, 1, 0, NULL) == BRG_FAIL_USAGE &&
-               brg_due(NULL, &due) == BRG_FAIL_USAGE && brg_checkpoint(NULL) == BRG_FAIL_USAGE &&
-               brg_run(NULL, NULL) == BRG_FAIL_USAGE && brg_status(NULL, NULL) == BRG_FAIL_USAGE &&
-               brg_close(NULL, 0) == BRG_GO && brg_model_json(NULL) == NULL &&
-               brg_weights(NULL) == NULL && brg_lr(NULL) == 0 &&
-               brg_reset(NULL) == BRG_FAIL_USAGE && brg_untake(NULL) == BRG_FAIL_USAGE &&
-               brg_sample(NULL, 0, NULL) == BRG_FAIL_USAGE && strlen(brg_why(NULL)) > 0;
+    int good =
+        brg_join(NULL, NULL, 0) == BRG_FAIL_USAGE && brg_sync(NULL, NULL) == BRG_FAIL_USAGE &&
+        brg_take(NULL, 4, 0, samples, NULL, &count) == BRG_FAIL_USAGE &&
+        brg_step(NULL, 1, 0, NULL) == BRG_FAIL_USAGE && brg_due(NULL, &due) == BRG_FAIL_USAGE &&
+        brg_checkpoint(NULL) == BRG_FAIL_USAGE && brg_run(NULL, NULL) == BRG_FAIL_USAGE &&
+        brg_status(NULL, NULL) == BRG_FAIL_USAGE && brg_close(NULL, 0) == BRG_GO &&
+        brg_model_json(NULL) == NULL && brg_weights(NULL) == NULL && brg_lr(NULL) == 0 &&
+        brg_reset(NULL) == BRG_FAIL_USAGE && brg_untake(NULL) == BRG_FAIL_USAGE &&
+        brg_keep(NULL, samples, sizeof samples, &bytes, NULL) == BRG_FAIL_USAGE &&
+        brg_offer(NULL, samples, 1) == BRG_FAIL_USAGE && brg_run_id(NULL, id) == BRG_FAIL_USAGE &&
+        brg_sample(NULL, 0, NULL) == BRG_FAIL_USAGE && strlen(brg_why(NULL)) > 0;
     brg_drain(NULL);
     check("a_missing_site_is_refused", good, 0, brg_why(NULL));
 }
@@ -262,6 +265,43 @@ static void memory(const char *dir) {
     brg_close(s, 20 * SECOND);
 }
 
+/* Bytes of brg_keep: garbage, old ones, at the wrong time. */
+static void kept(const char *dir) {
+    static uint8_t bytes[BRG_KEPT_BYTES_MAX], later[BRG_KEPT_BYTES_MAX];
+    struct brg_moment m = {.struct_bytes = sizeof m}, n = m;
+    uint64_t samples[4], count = 0;
+    size_t size = 0, more = 0;
+    struct brg_site *s = opened("kept", dir);
+    int status = brg_offer(s, "BRGKEEP0 and then some", 22);
+    check("garbage_is_no_moment", status > 0 && strstr(brg_why(s), "brg_keep") != NULL, status,
+          brg_why(s));
+    status = joined(s, 0, "W");
+    check("and_the_site_joins_all_the_same", status == BRG_GO, status, brg_why(s));
+    status = brg_keep(s, bytes, sizeof bytes, &size, &m);
+    check("a_moment_is_kept", status == BRG_GO && size > 36 && m.incarnation > 0, status,
+          brg_why(s));
+    status = brg_keep(s, later, 10, &more, &n);
+    check("too_small_a_place_is_refused", status == BRG_FAIL_USAGE, status, brg_why(s));
+    status = brg_offer(s, bytes, size);
+    check("offering_after_joining_is_refused", status == BRG_FAIL_USAGE, status, brg_why(s));
+    status = brg_take(s, 4, 20 * SECOND, samples, NULL, &count);
+    if (status == BRG_GO) status = brg_step(s, count, 1, NULL);
+    if (status == BRG_GO) status = brg_sync(s, NULL);
+    if (status == BRG_GO) status = brg_keep(s, later, sizeof later, &more, &n);
+    check("a_later_moment_is_newer", status == BRG_GO && n.steps == m.steps + 1, status,
+          brg_why(s));
+    status = brg_checkpoint(s);
+    check("a_checkpoint_is_saved", status == BRG_GO, status, brg_why(s));
+    brg_close(s, 20 * SECOND);
+    s = opened("kept", dir);
+    status = brg_offer(s, bytes, size);
+    check("a_moment_older_than_the_checkpoint_is_refused",
+          status > 0 && strstr(brg_why(s), "newer") != NULL, status, brg_why(s));
+    status = joined(s, 0, "W");
+    check("and_the_checkpoint_is_read", status == BRG_GO, status, brg_why(s));
+    brg_close(s, 20 * SECOND);
+}
+
 int main(int argc, char **argv) {
     struct sigaction before[65], now;
     if (argc != 4) return 2;
@@ -275,6 +315,7 @@ int main(int argc, char **argv) {
     live(argv[3]);
     nonfinite(argv[3]);
     memory(argv[3]);
+    kept(argv[3]);
     int same = 1;
     for (int i = 1; i < 65; i++)
         if (sigaction(i, NULL, &now) == 0 && now.sa_handler != before[i].sa_handler) same = 0;
