@@ -301,6 +301,14 @@ test-mpi:
 	@$(B)/test/train dp_
 	@d=$$(mktemp -d) && LONG=1 ROOT=$(CURDIR) BERINGIA=$(CURDIR)/$(B)/beringia SCRATCH=$$d test/e2e/mpi.py && rm -rf $$d
 
+# A site's restarts from memory, from its partner's, from disk. docs/restart.md
+.PHONY: test-restart
+test-restart:
+	@scripts/deps
+	@$(MAKE) --no-print-directory all $(B)/test/train
+	@$(B)/test/train memory_
+	@test/restart/run --build $(B) $(ARGS)
+
 # Three real Slurm clusters of this machine, agents, a courier, kills and outages: test/slurm/run.
 .PHONY: test-slurm
 test-slurm: all
@@ -387,6 +395,7 @@ help:
 	@echo "make unit-lease       build and run test/lease alone [T=name]; rooms by ROOMS_test/lease"
 	@echo "make asan | tsan      build and run the tests with sanitizers"
 	@echo "make test-mpi         the ranks of mpirun, at length: killed, hanging, more or fewer; docs/mpi.md"
+	@echo "make test-restart [ARGS='--millions 30']  a site's restarts from memory, partner, disk; docs/restart.md"
 	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
 	@echo "make test-docs [T=name]   every command block of the documents, run as it stands; test/docs/blocks.py"
 	@echo "make test-facilities  docs/three-facilities.md as it stands: real Slurm, proxies, namespaces (root)"

@@ -116,6 +116,13 @@ void dp_destroy(struct dp *d) {
     mem_free(d);
 }
 
+size_t dp_own(const struct dp *d, uint32_t rank) {
+    size_t own = 0;
+    for (size_t b = 0; b < d->buckets; b++)
+        own += dp_part_at(d, b, rank + 1) - dp_part_at(d, b, rank);
+    return own;
+}
+
 size_t dp_parts_count(const struct dp *d) {
     size_t part = d->bucket / d->net->ranks + 2 * PART_ALIGN;
     return part * d->net->ranks;
@@ -188,6 +195,21 @@ void dp_spread_finish(struct dp *d) {
         if (d->slots[i].busy) d->net->wait(d->net->self, i);
         d->slots[i].busy = false;
     }
+}
+
+void dp_theta_get(const struct dp *d, const float *theta, float *out) {
+    for (size_t b = 0; b < d->buckets; b++)
+        memcpy(out + d->starts[b], theta + dp_part_at(d, b, d->net->rank),
+               (d->starts[b + 1] - d->starts[b]) * sizeof(float));
+}
+
+void dp_theta_put(struct dp *d, float *theta, const float *in) {
+    for (size_t b = 0; b < d->buckets; b++) {
+        memcpy(theta + dp_part_at(d, b, d->net->rank), in + d->starts[b],
+               (d->starts[b + 1] - d->starts[b]) * sizeof(float));
+        dp_spread(d, theta, b);
+    }
+    dp_spread_finish(d);
 }
 
 /* ---- Moments as one vector ------------------------------------------------------------------------ */

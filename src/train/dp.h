@@ -22,7 +22,7 @@
 
 #include "base/base.h"
 
-enum { DP_SLOTS = 4, DP_RANKS_MAX = 4096 };
+enum { DP_SLOTS = 4, DP_SLOT_SWAP = DP_SLOTS, DP_SLOTS_ALL, DP_RANKS_MAX = 4096 };
 
 /* What a rank needs of the others; by MPI (dp_os.c), or by threads in the tests. All calls are
  * collective unless they say otherwise, and must come in the same order on all ranks. */
@@ -42,6 +42,10 @@ struct dp_net {
     void (*exchange)(void *self, uint32_t slot, const float *data, const size_t *at, float *parts);
     /* Begins to give every rank all parts [at[r], at[r+1]) of data; the own part is there. */
     void (*spread)(void *self, uint32_t slot, float *data, const size_t *at);
+    /* Begins to send count floats to one rank and to receive into_count from another, in DP_SLOT_SWAP;
+     * a count of 0: nothing to do on that side. All ranks call, and the counts fit each other. */
+    void (*swap)(void *self, uint32_t to, const float *data, size_t count, uint32_t from,
+                 float *into, size_t into_count);
     bool (*done)(void *self, uint32_t slot); /* lets messages move; does not wait; not collective */
     void (*wait)(void *self, uint32_t slot);
     /* Ends the whole job with this status; does not return. */
@@ -52,7 +56,7 @@ struct dp_net {
 /* ---- Opening (dp_os.c) --------------------------------------------------------------------------- */
 /* What beringia-mpi.so exports as "beringia_mpi_open". It is built apart from the program, with the MPI
  * of the place, and so is told which dp_net it should fill. Gives 0, or a status with the reason. */
-enum { DP_NET_VERSION = 1 };
+enum { DP_NET_VERSION = 2 };
 typedef int dp_open_fn(uint32_t net_version, int64_t timeout_ns, struct dp_net **out, char *why,
                        size_t why_bytes);
 
@@ -100,6 +104,8 @@ void dp_destroy(struct dp *d);
 size_t dp_parts_count(const struct dp *d); /* floats of one slot's `parts` */
 /* The elements of rank `rank` in a bucket. */
 size_t dp_part_at(const struct dp *d, size_t bucket, uint32_t rank);
+/* All elements of a rank: what each of its parts m and v holds. */
+size_t dp_own(const struct dp *d, uint32_t rank);
 /* A gradient: begin, final (falling `from`, the last one 0), finish: own parts hold the sums. */
 void dp_reduce_begin(struct dp *d);
 void dp_reduce_final(void *dp, size_t from);
@@ -107,6 +113,9 @@ void dp_reduce_finish(struct dp *d);
 /* Spreads the own parts of a bucket of theta; finish waits for all that are under way. */
 void dp_spread(struct dp *d, float *theta, size_t bucket);
 void dp_spread_finish(struct dp *d);
+/* This rank's elements of theta, one after another, to out[own]; back, and then to all ranks (collective). */
+void dp_theta_get(const struct dp *d, const float *theta, float *out);
+void dp_theta_put(struct dp *d, float *theta, const float *in);
 /* Elements [at, at + count) of a vector that lies in parts: to whole[count] on rank 0, or from it. whole
  * is of no interest on other ranks. */
 void dp_collect(const struct dp *d, const float *part, size_t at, size_t count, float *whole);

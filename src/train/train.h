@@ -103,6 +103,15 @@ void trainer_moment_get(struct trainer *t, enum moment which, uint64_t at, uint6
                         float *values);
 void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint64_t count,
                         const float *values);
+/* What a rank alone can give back after the others are lost: its parts of weights and moments, of
+ * trainer_part elements each (rank: any), one after another in parts[3 * own]. With as many ranks and the same
+ * trainer_bucket the parts are the same elements. get: of this rank; not collective. put: all ranks give their
+ * own, and then each has all weights; collective. clear: the moments are zero, as at the beginning. */
+uint64_t trainer_part(const struct trainer *t, uint32_t rank);
+uint64_t trainer_bucket(const struct trainer *t); /* 0: alone */
+void trainer_part_get(struct trainer *t, float *parts);
+void trainer_part_put(struct trainer *t, const float *parts);
+void trainer_part_clear(struct trainer *t);
 /* Gives all ranks rank 0's weights. Collective; nothing to do where the trainer is alone. */
 void trainer_theta_share(struct trainer *t);
 uint64_t trainer_steps(const struct trainer *t); /* AdamW's t, for bias correction */

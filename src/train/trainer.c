@@ -152,6 +152,45 @@ void trainer_moment_put(struct trainer *t, enum moment which, uint64_t at, uint6
         memcpy(own + at, values, count * sizeof(float));
 }
 
+uint64_t trainer_part(const struct trainer *t, uint32_t rank) {
+    return t->dp ? dp_own(t->dp, rank) : t->P;
+}
+
+uint64_t trainer_bucket(const struct trainer *t) {
+    return t->dp ? t->dp->bucket : 0;
+}
+
+void trainer_part_get(struct trainer *t, float *parts) {
+    size_t own = (size_t)trainer_moments(t);
+    if (t->dp)
+        dp_theta_get(t->dp, t->theta, parts);
+    else
+        memcpy(parts, t->theta, own * sizeof(float));
+    memcpy(parts + own, t->m, own * sizeof(float));
+    if (t->dp)
+        memcpy(parts + 2 * own, t->v, own * sizeof(float));
+    else
+        trainer_moment_get(t, MOMENT_V, 0, own, parts + 2 * own);
+}
+
+void trainer_part_put(struct trainer *t, const float *parts) {
+    size_t own = (size_t)trainer_moments(t);
+    memcpy(t->m, parts + own, own * sizeof(float));
+    if (t->dp) {
+        memcpy(t->v, parts + 2 * own, own * sizeof(float));
+        dp_theta_put(t->dp, t->theta, parts);
+    } else {
+        trainer_moment_put(t, MOMENT_V, 0, own, parts + 2 * own);
+        memcpy(t->theta, parts, own * sizeof(float));
+    }
+}
+
+void trainer_part_clear(struct trainer *t) {
+    size_t own = (size_t)trainer_moments(t);
+    memset(t->m, 0, own * sizeof(float));
+    memset(t->v, 0, (own - t->matrices_elements) * sizeof(float));
+}
+
 void trainer_theta_share(struct trainer *t) {
     if (t->dp) t->net->bcast(t->net->self, t->theta, t->P * sizeof(float), false);
 }

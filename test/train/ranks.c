@@ -19,7 +19,7 @@ struct world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint32_t ranks;
-    struct posted posted[RANKS_MAX][DP_SLOTS];
+    struct posted posted[RANKS_MAX][DP_SLOTS_ALL];
     uint64_t arrived[RANKS_MAX]; /* allgathers a rank has put its part into */
     uint64_t read[RANKS_MAX];    /* and has read all parts of */
     uint8_t small[RANKS_MAX][SMALL_MAX];
@@ -29,13 +29,15 @@ struct world {
 struct under_way {
     bool busy, spread;
     float *target;
-    const size_t *at;
+    const size_t *at; /* NULL: a swap, of so many elements from that rank */
+    size_t count;
+    uint32_t from;
 };
 
 struct rank {
     struct world *w;
     struct dp_net net;
-    struct under_way slots[DP_SLOTS];
+    struct under_way slots[DP_SLOTS_ALL];
     void (*body)(void *ctx, struct dp_net *net);
     void *ctx;
 };
@@ -115,11 +117,19 @@ static void post(struct rank *r, uint32_t slot, const float *data, const struct 
 
 static void net_exchange(void *self, uint32_t slot, const float *data, const size_t *at,
                          float *parts) {
-    post(self, slot, data, &(struct under_way){true, false, parts, at});
+    post(self, slot, data, &(struct under_way){true, false, parts, at, 0, 0});
 }
 
 static void net_spread(void *self, uint32_t slot, float *data, const size_t *at) {
-    post(self, slot, data, &(struct under_way){true, true, data, at});
+    post(self, slot, data, &(struct under_way){true, true, data, at, 0, 0});
+}
+
+/* As in the other slots: who goes on may overwrite what it sent only after a word with all ranks. */
+static void net_swap(void *self, uint32_t to, const float *data, size_t count, uint32_t from,
+                     float *into, size_t into_count) {
+    (void)to;
+    (void)count;
+    post(self, DP_SLOT_SWAP, data, &(struct under_way){true, false, into, NULL, into_count, from});
 }
 
 /* With the lock held: have all ranks posted what this one has? */
@@ -135,7 +145,9 @@ static void fetch(struct rank *r, uint32_t slot) {
     struct under_way *u = &r->slots[slot];
     uint32_t me = r->net.rank;
     uint64_t number = w->posted[me][slot].count - 1;
-    for (uint32_t i = 0; i < w->ranks; i++) {
+    if (!u->at && u->count > 0)
+        memcpy(u->target, w->posted[u->from][slot].data[number % POSTS], u->count * sizeof(float));
+    for (uint32_t i = 0; u->at && i < w->ranks; i++) {
         const float *from = w->posted[i][slot].data[number % POSTS];
         uint32_t part = u->spread ? i : me;
         size_t at = u->at[part], n = u->at[part + 1] - at;
@@ -188,9 +200,10 @@ void ranks_run(uint32_t ranks, uint32_t bucket, void (*body)(void *ctx, struct d
     w->ranks = ranks;
     for (uint32_t i = 0; i < ranks; i++) {
         r[i] = (struct rank){.w = w, .body = body, .ctx = ctx};
-        r[i].net = (struct dp_net){
-            i,        ranks,        bucket,     &r[i],    net_bcast, net_allgather, net_send,
-            net_recv, net_exchange, net_spread, net_done, net_wait,  net_abort,     net_close};
+        r[i].net =
+            (struct dp_net){i,        ranks,     bucket,       &r[i],      net_bcast, net_allgather,
+                            net_send, net_recv,  net_exchange, net_spread, net_swap,  net_done,
+                            net_wait, net_abort, net_close};
         CHECK(pthread_create(&threads[i], NULL, rank_main, &r[i]) == 0);
     }
     for (uint32_t i = 0; i < ranks; i++) CHECK(pthread_join(threads[i], NULL) == 0);

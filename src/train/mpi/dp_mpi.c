@@ -18,6 +18,7 @@
 
 enum {
     TAG_LETTER = 1,
+    TAG_SWAP = 2,
     TAG_SLOT = 16,
     COUNT_MAX = 1 << 30, /* MPI counts are ints */
     SPIN_NS = 200 * 1000,
@@ -27,7 +28,7 @@ enum {
 };
 
 struct slot {
-    MPI_Request *requests; /* [2 * ranks] */
+    MPI_Request *requests; /* [2 * ranks]; of a swap as many as it takes */
     int requests_count;
     int *counts, *places; /* [ranks] */
 };
@@ -37,7 +38,7 @@ struct mpi {
     MPI_Comm comm;
     pthread_t owner; /* the one thread that may be here (MPI_THREAD_FUNNELED) */
     int64_t timeout_ns;
-    struct slot slots[DP_SLOTS];
+    struct slot slots[DP_SLOTS_ALL];
 };
 
 static int64_t now_ns(void) {
@@ -185,6 +186,30 @@ static void net_spread(void *self, uint32_t slot, float *data, const size_t *at)
          "MPI_Iallgatherv");
 }
 
+/* In pieces, as counts are ints. */
+static void net_swap(void *self, uint32_t to, const float *data, size_t count, uint32_t from,
+                     float *into, size_t into_count) {
+    struct mpi *m = self;
+    struct slot *s = &m->slots[DP_SLOT_SWAP];
+    free(s->requests);
+    s->requests = get(count / COUNT_MAX + into_count / COUNT_MAX + 2, sizeof(MPI_Request));
+    s->requests_count = 0;
+    for (size_t at = 0; at < into_count; at += COUNT_MAX) {
+        int n = into_count - at < COUNT_MAX ? (int)(into_count - at) : COUNT_MAX;
+        must(m,
+             MPI_Irecv(into + at, n, MPI_FLOAT, (int)from, TAG_SWAP, m->comm,
+                       &s->requests[s->requests_count++]),
+             "MPI_Irecv");
+    }
+    for (size_t at = 0; at < count; at += COUNT_MAX) {
+        int n = count - at < COUNT_MAX ? (int)(count - at) : COUNT_MAX;
+        must(m,
+             MPI_Isend(data + at, n, MPI_FLOAT, (int)to, TAG_SWAP, m->comm,
+                       &s->requests[s->requests_count++]),
+             "MPI_Isend");
+    }
+}
+
 static bool net_done(void *self, uint32_t slot) {
     struct mpi *m = self;
     struct slot *s = &m->slots[slot];
@@ -200,7 +225,7 @@ static void net_wait(void *self, uint32_t slot) {
 
 static void net_close(void *self) {
     struct mpi *m = self;
-    for (int i = 0; i < DP_SLOTS; i++) {
+    for (int i = 0; i < DP_SLOTS_ALL; i++) {
         free(m->slots[i].requests);
         free(m->slots[i].counts);
         free(m->slots[i].places);
@@ -244,11 +269,12 @@ int beringia_mpi_open(uint32_t net_version, int64_t timeout_ns, struct dp_net **
                              .recv = net_recv,
                              .exchange = net_exchange,
                              .spread = net_spread,
+                             .swap = net_swap,
                              .done = net_done,
                              .wait = net_wait,
                              .abort = net_abort,
                              .close = net_close};
-    for (int i = 0; i < DP_SLOTS; i++) {
+    for (int i = 0; i < DP_SLOTS_ALL; i++) {
         m->slots[i].requests = get(2 * (size_t)ranks, sizeof(MPI_Request));
         m->slots[i].counts = get((size_t)ranks, sizeof(int));
         m->slots[i].places = get((size_t)ranks, sizeof(int));
