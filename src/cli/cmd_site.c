@@ -16,6 +16,7 @@
 #include "base/os.h"
 #include "beringia.h"
 #include "cli/cli.h"
+#include "cli/site_memory.h"
 #include "cli/site_ranks.h"
 #include "cli/successor.h"
 #include "train/train.h"
@@ -46,6 +47,13 @@ static const char HELP[] =
     "leave,\n"
     "                       and wait so long for it (default 0: end with status 7)\n"
     "  --checkpoint-every T work that a kill may cost (default 60s)\n"
+    "  --memory DIR         keep the state of the last steps in memory too, in DIR (/dev/shm), and "
+    "a\n"
+    "                       copy on another node: a restart goes on from there. %r in DIR: the "
+    "rank\n"
+    "                       (default: $BERINGIA_MEMORY; without it nothing is kept)\n"
+    "  --memory-generations N  states that are kept, 2 to 8 (default 2)\n"
+    "  --memory-every N     optimizer steps from one state to the next (default 1)\n"
     "  --timeout T          the one setting behind all network time limits (default 30s)\n"
     "  --token FILE         this site's token, a file with mode 0600; else "
     "$BERINGIA_TOKEN_FILE, $BERINGIA_TOKEN\n"
@@ -74,7 +82,8 @@ enum { NONFINITE_MAX = 3 };
 
 struct site_args {
     struct brg_options o;
-    uint64_t batch, batch_max, micro, threads, steps_max;
+    uint64_t batch, batch_max, micro, threads, steps_max, generations, memory_every;
+    const char *memory_dir; /* NULL: none */
     double throttle;
     time_ns time_limit, grace, rank_timeout, take_over;
     enum dp_use mpi;
@@ -91,6 +100,8 @@ struct job { /* one training under way */
     uint64_t *samples;
     uint64_t counters[1]; /* AdamW's step count */
     uint32_t nonfinite;
+    struct site_memory memory;
+    bool busy; /* the last result's */
     time_ns began, looked,
         stepping_ns; /* stepping includes the throttle: a slower machine steps slowly */
     uint64_t steps;
@@ -146,10 +157,18 @@ static enum brg_status trainer_build(struct job *j, struct err *e) {
         return err_set(e, BRG_E_MANIFEST, "%s", why);
     memcpy(setup.fingerprint.v, facts.fingerprint, sizeof setup.fingerprint.v);
     brg_data_close(data);
+    snprintf(setup.site, sizeof setup.site, "%s", j->args->o.site_name);
+    if (brg_run_id(j->site, setup.run.v) != BRG_GO)
+        return err_set(e, BRG_E_INTERNAL, "%s", brg_why(j->site));
     TRY(ranks_setup(&j->ranks, &setup, brg_model_json(j->site), e));
     model_tensors(&j->ranks.model, &j->table);
     j->samples = mem_alloc(j->args->batch_max, sizeof *j->samples);
     return BRG_OK;
+}
+
+static const char *from_where(const struct job *j, const struct brg_figures *f) {
+    if (j->memory.from) return j->memory.from;
+    return f->steps > 0 ? "disk" : "hub";
 }
 
 static int join(struct job *j) {
@@ -184,6 +203,9 @@ static int join(struct job *j) {
     ranks_weights(&j->ranks);
     struct brg_figures f = {.struct_bytes = sizeof f};
     brg_status(j->site, &f);
+    log_line(LOG_INFO, "site", "resumed", "from=%s steps=%" PRIu64 " recall_s=%.3f seconds=%.3f",
+             from_where(j, &f), f.steps, j->memory.recall_s,
+             (double)(os_now() - j->began) / NS_PER_S);
     AUTO_BUF struct buf memory = {.bytes_max = 1 << 12};
     trainer_memory(trainer, &memory);
     printf("site %s: memory %s\n", j->args->o.site_name, buf_cstr(&memory));
@@ -208,12 +230,15 @@ static int step(struct job *j, uint64_t count) {
     enum brg_status s =
         ranks_step(&j->ranks, j->samples, count, brg_lr(j->site), fill, j->site, &result, &e);
     if (result.stop) brg_drain(j->site); /* some other rank got the signal */
+    j->busy = result.busy;
     double loss = result.loss;
     if (s != BRG_OK && s != BRG_E_NONFINITE) return fail((int)s, e.text);
     if (s == BRG_OK) {
         j->counters[0] = trainer_steps(j->ranks.trainer);
         j->nonfinite = 0;
-        j->steps++;
+        if (++j->steps == 1)
+            log_line(LOG_INFO, "site", "first_step", "seconds=%.3f",
+                     (double)(os_now() - j->began) / NS_PER_S);
         return brg_step(j->site, count, loss, NULL);
     }
     /* The update changed nothing: the samples are listed as skipped (S6). */
@@ -260,8 +285,9 @@ static uint64_t batch_now(const struct job *j) {
 static int train(struct job *j) {
     int status = BRG_GO;
     time_ns joined = os_now();
+    struct rank_result word;
     while (status == BRG_GO || status == BRG_WAIT) {
-        uint64_t count = 0;
+        uint64_t count = 0, before_steps = j->steps;
         if (limit_reached(j)) brg_drain(j->site);
         status = brg_take(j->site, batch_now(j), NS_PER_S, j->samples, NULL, &count);
         if (status == BRG_GO) {
@@ -270,13 +296,17 @@ static int train(struct job *j) {
             if (status == BRG_E_LIMIT) status = BRG_GO; /* logged; its samples come again */
             throttle(j, os_now() - before);
             j->stepping_ns += os_now() - before;
-        } else if (status == BRG_WAIT && ranks_ping(&j->ranks)) {
-            brg_drain(j->site);
+        } else if (status == BRG_WAIT) {
+            ranks_ping(&j->ranks, &word);
+            if (word.stop) brg_drain(j->site);
+            j->busy = word.busy;
         }
         if (status == BRG_GO || status == BRG_WAIT) {
             int changed = 0, s = brg_sync(j->site, &changed);
             if (s != BRG_GO) status = s;
             if (changed & BRG_CHANGED_WEIGHTS) ranks_weights(&j->ranks);
+            if (status == BRG_GO || status == BRG_WAIT)
+                site_memory_next(&j->memory, j->steps - before_steps, changed != 0, j->busy);
         }
     }
     /* What was not spent in steps went to waiting for leases, to cuts, rebases and checkpoints. */
@@ -312,6 +342,10 @@ static int lead(struct job *j) {
     if (status != BRG_GO) return fail(status, why);
     status = brg_run(j->site, &j->run);
     if (status == BRG_GO) status = (int)trainer_build(j, &e);
+    if (status == BRG_GO) {
+        j->memory.site = j->site;
+        status = (int)site_memory_begin(&j->memory, j->counters, &e);
+    }
     if (status != BRG_GO) fail(status, e.text);
     if (status == BRG_GO) {
         status = join(j);
@@ -335,18 +369,24 @@ static int run(const struct site_args *a) {
                                .micro = a->micro,
                                .threads = a->threads,
                                .precision = a->precision,
-                               .recompute = a->recompute};
+                               .recompute = a->recompute,
+                               .memory_dir = a->memory_dir,
+                               .memory_generations = (uint32_t)a->generations};
     struct job j = {.args = a,
                     .began = os_now(),
                     .run = {.struct_bytes = sizeof j.run},
+                    .memory = {.name = a->o.site_name, .every = a->memory_every},
                     .ranks = {.words = &words, .stop = &stop_asked}};
+    j.memory.ranks = &j.ranks;
     if (dp_open(a->mpi, a->rank_timeout, &j.ranks.net, &e) != BRG_OK)
         return fail((int)e.status, e.text);
     signals_install(); /* after MPI, which may have handlers of its own */
     int status;
     if (dp_rank(j.ranks.net) == 0) {
         status = lead(&j);
-        ranks_end(&j.ranks, status);
+        site_memory_end(&j.memory);
+        /* In good order all of it is handed in or in the local checkpoint, and memory is others' to use. */
+        ranks_end(&j.ranks, status, status == BRG_GO);
     } else {
         status = ranks_follow(&j.ranks);
     }
@@ -384,6 +424,9 @@ enum {
     OPT_RANK_TIMEOUT,
     OPT_PRECISION,
     OPT_RECOMPUTE,
+    OPT_MEMORY,
+    OPT_GENERATIONS,
+    OPT_MEMORY_EVERY,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -411,6 +454,9 @@ static const struct option OPTIONS[] = {
     {"log-level", required_argument, NULL, OPT_LOG_LEVEL},
     {"mpi", required_argument, NULL, OPT_MPI},
     {"rank-timeout", required_argument, NULL, OPT_RANK_TIMEOUT},
+    {"memory", required_argument, NULL, OPT_MEMORY},
+    {"memory-generations", required_argument, NULL, OPT_GENERATIONS},
+    {"memory-every", required_argument, NULL, OPT_MEMORY_EVERY},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -457,6 +503,11 @@ static bool take_option(struct site_args *a, int option, const char *value) {
     case OPT_STEPS: return count(value, UINT32_MAX, &a->steps_max);
     case OPT_MPI: return dp_use_parse(value, &a->mpi);
     case OPT_RANK_TIMEOUT: return duration(value, &a->rank_timeout);
+    case OPT_MEMORY: a->memory_dir = *value ? value : NULL; return true;
+    case OPT_GENERATIONS:
+        return count(value, MEMORY_GENERATIONS_MAX, &a->generations) &&
+               a->generations >= MEMORY_GENERATIONS_MIN;
+    case OPT_MEMORY_EVERY: return count(value, UINT32_MAX, &a->memory_every);
     case OPT_TRUST: a->o.data_trusted = 1; return true;
     case OPT_SEED: return count(value, UINT64_MAX, &a->o.seed);
     case OPT_LOG_LEVEL:
@@ -476,6 +527,8 @@ static int usage(const char *what, const char *value) {
 int cmd_site(int argc, char **argv) {
     struct site_args a = {.batch = 8,
                           .throttle = 1,
+                          .generations = MEMORY_GENERATIONS_MIN,
+                          .memory_every = 1,
                           .grace = 25 * (time_ns)NS_PER_S,
                           .rank_timeout = 600 * (time_ns)NS_PER_S};
     brg_options_init(&a.o);
@@ -497,6 +550,8 @@ int cmd_site(int argc, char **argv) {
     if (optind < argc) return usage("not understood:", argv[optind]);
     if (!a.o.hub_url || !a.o.site_name || !a.o.data_dir || !a.o.state_dir)
         return usage("--hub, --name, --data and --state are needed", "");
+    const char *memory = getenv("BERINGIA_MEMORY");
+    if (!a.memory_dir && memory && *memory) a.memory_dir = memory;
     if (a.batch_max == 0) a.batch_max = a.batch;
     if (a.batch_max < a.batch) return usage("--batch-max is smaller than --batch", "");
     if (a.micro > a.batch) return usage("--micro-batch is larger than --batch", "");

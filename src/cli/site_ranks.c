@@ -5,18 +5,23 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fault.h"
+#include "base/os.h"
 #include "beringia.h"
 
-enum told { SETUP = 1, STEP, PING, WEIGHTS, GET, PUT, END };
+enum told { SETUP = 1, STEP, PING, WEIGHTS, GET, PUT, MEMORY, RECALL, TAKE, KEEP, END };
 
 struct order_word { /* one broadcast; ranks of a job are of one kind of machine and one program */
     enum told what;
-    int32_t status;        /* END */
-    uint64_t count, at;    /* samples of STEP; stretch of GET and PUT */
-    uint64_t adamw_steps;  /* STEP: done before it */
-    enum moment which;     /* GET, PUT */
-    double lr;             /* STEP */
-    struct rank_setup set; /* SETUP */
+    int32_t status;              /* END */
+    uint64_t count, at;          /* samples of STEP; stretch of GET and PUT */
+    uint64_t adamw_steps;        /* STEP, KEEP: done before it */
+    bool yes;                    /* TAKE: a generation was taken; END: the memory may go */
+    struct memory_moment moment; /* KEEP; count is the bytes of its books */
+    uint64_t salt;               /* KEEP */
+    enum moment which;           /* GET, PUT */
+    double lr;                   /* STEP */
+    struct rank_setup set;       /* SETUP */
 };
 
 static void tell(struct ranks *r, struct order_word *w) {
@@ -24,6 +29,8 @@ static void tell(struct ranks *r, struct order_word *w) {
 }
 
 void ranks_fini(struct ranks *r) {
+    memory_close(r->memory, r->memory_removed);
+    r->memory = NULL;
     trainer_destroy(r->trainer);
     if (r->data) data_close(r->data);
     mem_free(r->tokens);
@@ -66,6 +73,34 @@ static enum brg_status build(struct ranks *r, const char *json, struct err *e) {
     return BRG_OK;
 }
 
+/* One word with all ranks. */
+static void ask_all(struct ranks *r, struct rank_result *out) {
+    enum { STOP = 1, BUSY = 2 };
+    uint32_t mine = (*r->stop != 0 ? STOP : 0) | (r->memory && memory_busy(r->memory) ? BUSY : 0);
+    uint32_t any = dp_or(r->net, mine);
+    out->stop = (any & STOP) != 0;
+    out->busy = (any & BUSY) != 0;
+}
+
+static enum brg_status memory_begin(struct ranks *r, struct err *e) {
+    struct memory_options o = {.dir = r->words->memory_dir,
+                               .generations = r->words->memory_generations,
+                               .optimizer = (uint32_t)r->setup.optimizer,
+                               .run = r->setup.run,
+                               .site = r->setup.site};
+    return memory_open(&o, r->trainer, r->net, &r->memory, e);
+}
+
+static enum brg_status take(struct ranks *r, bool recalled, struct err *e) {
+    if (!recalled) trainer_part_clear(r->trainer);
+    return memory_take(r->memory, e);
+}
+
+static void keep(struct ranks *r, const struct order_word *w, void *books) {
+    if (r->net) r->net->bcast(r->net->self, books, w->count, false);
+    memory_keep(r->memory, &w->moment, w->adamw_steps, w->salt, books, w->count);
+}
+
 /* Loss and norm have the same bits on all ranks, and so all of them go the same way. */
 static enum brg_status train(struct ranks *r, uint64_t rows, double lr, struct rank_result *out,
                              struct err *e) {
@@ -77,7 +112,8 @@ static enum brg_status train(struct ranks *r, uint64_t rows, double lr, struct r
         s = trainer_update(r->trainer, &r->setup.adamw, lr, &out->norm, e);
     else
         s = err_set(e, BRG_E_NONFINITE, "the loss is not finite");
-    out->stop = dp_or(r->net, *r->stop != 0) != 0;
+    ask_all(r, out);
+    FAULT("site.step");
     return s;
 }
 
@@ -112,10 +148,10 @@ enum brg_status ranks_step(struct ranks *r, const uint64_t *samples, uint64_t co
     return train(r, count, lr, out, e);
 }
 
-bool ranks_ping(struct ranks *r) {
+void ranks_ping(struct ranks *r, struct rank_result *out) {
     struct order_word w = {.what = PING};
     tell(r, &w);
-    return dp_or(r->net, *r->stop != 0) != 0;
+    ask_all(r, out);
 }
 
 void ranks_weights(struct ranks *r) {
@@ -138,9 +174,39 @@ void ranks_move(void *user, size_t array, uint64_t at, uint64_t count, float *va
         trainer_moment_get(r->trainer, w.which, at, count, values);
 }
 
-void ranks_end(struct ranks *r, int status) {
-    struct order_word w = {.what = END, .status = status};
+enum brg_status ranks_memory(struct ranks *r, struct err *e) {
+    struct order_word w = {.what = MEMORY};
     tell(r, &w);
+    return memory_begin(r, e);
+}
+
+enum brg_status ranks_recall(struct ranks *r, uint32_t i, struct memory_recalled *out,
+                             struct err *e) {
+    struct order_word w = {.what = RECALL, .at = i};
+    tell(r, &w);
+    return memory_recall(r->memory, i, out, e);
+}
+
+enum brg_status ranks_take(struct ranks *r, bool recalled, struct err *e) {
+    struct order_word w = {.what = TAKE, .yes = recalled};
+    tell(r, &w);
+    return take(r, recalled, e);
+}
+
+void ranks_keep(struct ranks *r, const struct memory_moment *moment, const void *books, size_t n) {
+    struct order_word w = {
+        .what = KEEP, .moment = *moment, .count = n, .adamw_steps = trainer_steps(r->trainer)};
+    os_random(&w.salt, sizeof w.salt);
+    AUTO_FREE uint8_t *copy = mem_alloc(n, 1); /* a broadcast wants what it may write to */
+    memcpy(copy, books, n);
+    tell(r, &w);
+    keep(r, &w, copy);
+}
+
+void ranks_end(struct ranks *r, int status, bool removes) {
+    struct order_word w = {.what = END, .status = status, .yes = removes};
+    tell(r, &w);
+    r->memory_removed = removes;
 }
 
 /* ---- The others ----------------------------------------------------------------------------------- */
@@ -166,8 +232,26 @@ static void follow_step(struct ranks *r, const struct order_word *w) {
     (void)!train(r, w->count, w->lr, &result, &e);
 }
 
+static void follow_keep(struct ranks *r, const struct order_word *w) {
+    AUTO_FREE uint8_t *books = mem_alloc(w->count, 1);
+    trainer_steps_set(r->trainer, w->adamw_steps);
+    keep(r, w, books);
+}
+
+/* What fails here failed on all ranks: rank 0 decides, and tells what comes of it. */
+static void follow_memory(struct ranks *r, const struct order_word *w, struct err *e) {
+    struct memory_recalled recalled;
+    if (w->what == MEMORY)
+        (void)!memory_begin(r, e);
+    else if (w->what == RECALL)
+        (void)!memory_recall(r->memory, (uint32_t)w->at, &recalled, e);
+    else
+        (void)!take(r, w->yes, e);
+}
+
 int ranks_follow(struct ranks *r) {
     struct err e = {0};
+    struct rank_result result;
     int status = BRG_GO;
     for (bool on = true; on;) {
         struct order_word w = {0};
@@ -175,12 +259,17 @@ int ranks_follow(struct ranks *r) {
         switch (w.what) {
         case SETUP: status = (int)follow_setup(r, &w, &e); break; /* where it failed, END follows */
         case STEP: follow_step(r, &w); break;
-        case PING: (void)dp_or(r->net, *r->stop != 0); break;
+        case PING: ask_all(r, &result); break;
         case WEIGHTS: trainer_theta_share(r->trainer); break;
         case GET: trainer_moment_get(r->trainer, w.which, w.at, w.count, NULL); break;
         case PUT: trainer_moment_put(r->trainer, w.which, w.at, w.count, NULL); break;
+        case MEMORY:
+        case RECALL:
+        case TAKE: follow_memory(r, &w, &e); break;
+        case KEEP: follow_keep(r, &w); break;
         case END:
             status = w.status;
+            r->memory_removed = w.yes;
             on = false;
             break;
         }
