@@ -197,7 +197,7 @@ class Run:
     # ---- the end ---------------------------------------------------------------------------------
     def finish(self):
         """Hash of the last version's weights, after a clean audit; nothing is left in memory."""
-        wait_for("the run to complete", self.c.complete, 240, each=self.c.check_processes)
+        wait_for("the run to complete", self.c.complete, 900, each=self.c.check_processes)
         self.c.wait_sites()
         self.c.stop_hub()
         audit = self.c.json("audit", self.c.run_dir, "--json")
