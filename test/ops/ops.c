@@ -416,9 +416,9 @@ TEST(ops_sums_and_zeros_of_vectors) {
 static void optimizers(struct device *dev) {
     enum { P = 300 };
     static const struct piece pieces[] = {
-        {.offset = 1, .count = 3, .moment = 0, .decay = true},
-        {.offset = 10, .count = 61, .moment = 5, .decay = false},
-        {.offset = 100, .count = 128, .moment = 70, .decay = true}};
+        {.offset = 1, .count = 3, .moment = 0, .second = 90, .decay = true},
+        {.offset = 10, .count = 61, .moment = 5, .second = 5, .decay = false},
+        {.offset = 100, .count = 128, .moment = 70, .second = 100, .decay = true}};
     struct adamw_step step = {.lr = 1e-2f,
                               .decay = 0.99f,
                               .clip = 0.5f,
@@ -444,7 +444,7 @@ static void optimizers(struct device *dev) {
         const struct piece *q = &pieces[n];
         for (size_t i = 0; i < q->count; i++) {
             double *t = &x[0][q->offset + i], *mi = &x[1][q->moment + i],
-                   *vi = &x[2][q->moment + i];
+                   *vi = &x[2][q->second + i];
             double gi = (double)g[q->offset + i];
             want[n] += gi * gi;
             gi *= (double)step.clip;
