@@ -36,6 +36,8 @@ typedef void page_fn(struct buf *out, const struct cli_command *all, size_t coun
 static const struct {
     const char *name, *what;
 } variables[] = {
+    {"BERINGIA_MEMORY",
+     "Where a site keeps the state of its last steps, where --memory is not given."},
     {"BERINGIA_TOKEN_FILE", "A file with the token, mode 0600, where --token is not given."},
     {"BERINGIA_TOKEN", "The token itself, where neither is given."},
     {"BERINGIA_CA", "The hub's CA, PEM, where --ca is not given."},
