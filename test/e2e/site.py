@@ -197,7 +197,7 @@ def site_S7_e2e_told_to_stop_and_started_again():
     want(c.stop_site("a", signal.SIGTERM) == 0, "the third stop was not clean")
     c.start_site("b")
     finish(c)
-    steps = [int(m) for m in re.findall(r"ev=restored steps=(\d+)", log_of(c, "a"))]
+    steps = [int(m) for m in re.findall(r"ev=restored from=disk steps=(\d+)", log_of(c, "a"))]
     want(len(steps) == 2 and 0 < steps[0] < steps[1], f"restored at steps {steps}")
     return c
 
