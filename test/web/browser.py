@@ -87,7 +87,8 @@ class Browser:
         return answer["result"]
 
     def page(self):
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        # A window of its own: of the tabs of one window all but one are hidden, and the dashboard draws nothing there.
+        target = self.call("Target.createTarget", url="about:blank", newWindow=True)["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         return Page(self, session)
 
