@@ -99,7 +99,9 @@ class System:
         return [*(["nsenter", f"--net=/proc/{net}/ns/net"] if net else []),
                 "unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={self.at('proc')}",
                 "chroot", self.path, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"HOME={home}", "TERM=dumb",
-                "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive", *who, "bash", "-eu", "-o", "pipefail", "-c",
+                "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
+                # Its first process stays root's: one that changes its user forgets that it is to end with its parent.
+                "sh", "-c", '"$@"; exit $?', "sh", *who, "bash", "-eu", "-o", "pipefail", "-c",
                 f"cd {home}; {script}"]
 
     def shell(self, script, timeout=1800, **more):
