@@ -50,25 +50,33 @@ void local_residual_seal(const struct brg_site *s, float *residual) {
     put_le64((uint8_t *)(residual + s->elements), checksum_final(&sum));
 }
 
-static enum brg_status residual_check(const struct brg_site *s, const struct id128 *did,
-                                      struct err *e) {
-    char path[OS_PATH_MAX];
-    uint8_t sealed[8];
-    struct checksum sum;
-    local_residual_path(s, did, path);
-    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return os_errno(e, errno, "opening", path);
+/* Of the file's bytes [at, end). */
+static enum brg_status file_sum(int fd, uint64_t at, uint64_t end, const char *path, uint64_t *out,
+                                struct err *e) {
     AUTO_FREE uint8_t *piece = mem_alloc(READ_BYTES, 1);
-    uint64_t end = s->elements * sizeof(float);
+    struct checksum sum;
     checksum_init(&sum);
-    for (uint64_t at = 0; at < end;) {
+    while (at < end) {
         size_t n = end - at < READ_BYTES ? (size_t)(end - at) : READ_BYTES;
         TRY(os_pread_all(fd, piece, n, at, path, e));
         checksum_update(&sum, piece, n);
         at += n;
     }
+    *out = checksum_final(&sum);
+    return BRG_OK;
+}
+
+static enum brg_status residual_check(const struct brg_site *s, const struct id128 *did,
+                                      struct err *e) {
+    char path[OS_PATH_MAX];
+    uint8_t sealed[8];
+    uint64_t end = s->elements * sizeof(float), sum;
+    local_residual_path(s, did, path);
+    AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return os_errno(e, errno, "opening", path);
+    TRY(file_sum(fd, 0, end, path, &sum, e));
     TRY(os_pread_all(fd, sealed, sizeof sealed, end, path, e));
-    if (get_le64(sealed) != checksum_final(&sum))
+    if (get_le64(sealed) != sum)
         return err_set(e, BRG_E_CORRUPT, "%s: does not have its checksum", path);
     return BRG_OK;
 }
@@ -310,17 +318,10 @@ static enum brg_status verify(const struct brg_site *s, const struct tensors *t,
     if (x->bytes > SITE_CORE_BYTES_MAX || x->offset + x->bytes != t->file_bytes)
         return err_set(e, BRG_E_CHECKPOINT, "the local checkpoint's \"core\" is not at its place");
     char want[32] = "", have[32];
+    uint64_t sum;
     tensors_meta_get(t, "checksum", want, sizeof want);
-    AUTO_FREE uint8_t *piece = mem_alloc(READ_BYTES, 1);
-    struct checksum sum;
-    checksum_init(&sum);
-    for (uint64_t at = t->data_offset; at < t->file_bytes;) {
-        size_t n = t->file_bytes - at < READ_BYTES ? (size_t)(t->file_bytes - at) : READ_BYTES;
-        TRY(os_pread_all(fd, piece, n, at, path, e));
-        checksum_update(&sum, piece, n);
-        at += n;
-    }
-    snprintf(have, sizeof have, "%016" PRIx64, checksum_final(&sum));
+    TRY(file_sum(fd, t->data_offset, t->file_bytes, path, &sum, e));
+    snprintf(have, sizeof have, "%016" PRIx64, sum);
     if (strcmp(want, have) != 0)
         return err_set(e, BRG_E_CHECKPOINT,
                        "the local checkpoint's content does not have its checksum");
@@ -411,28 +412,26 @@ static bool did_needed(const struct brg_site *s, const struct write_job *k,
     return false;
 }
 
+static bool residual_needed(const struct brg_site *s, const struct write_job *k,
+                            const struct id128 *did) {
+    struct id128 now[2 * SITE_PENDING_MAX + 1];
+    for (uint32_t i = 0; i < k->residuals_count; i++)
+        if (id_equal(&k->residuals[i], did)) return true;
+    uint32_t n = residuals_of(&s->core, now);
+    for (uint32_t i = 0; i < n; i++)
+        if (id_equal(&now[i], did)) return true;
+    return false;
+}
+
 static bool outbox_stale(const struct brg_site *s, const struct write_job *k, const char *name) {
     char hex[ID_HEX_BYTES];
     struct id128 did;
-    if (strlen(name) != 32 + 6 || strcmp(name + 32, ".delta") != 0) return false;
-    memcpy(hex, name, 32);
-    hex[32] = '\0';
-    return hex_decode(hex, did.v, ID_BYTES) && !did_needed(s, k, &did);
-}
-
-static bool residual_stale(const struct brg_site *s, const struct write_job *k, const char *name) {
-    struct id128 did, now[2 * SITE_PENDING_MAX + 1];
-    char hex[ID_HEX_BYTES];
-    if (strlen(name) != 32 + 9 || strcmp(name + 32, ".residual") != 0) return false;
+    if (strlen(name) < 32) return false;
     memcpy(hex, name, 32);
     hex[32] = '\0';
     if (!hex_decode(hex, did.v, ID_BYTES)) return false;
-    for (uint32_t i = 0; i < k->residuals_count; i++)
-        if (id_equal(&k->residuals[i], &did)) return false;
-    uint32_t n = residuals_of(&s->core, now);
-    for (uint32_t i = 0; i < n; i++)
-        if (id_equal(&now[i], &did)) return false;
-    return true;
+    if (strcmp(name + 32, ".delta") == 0) return !did_needed(s, k, &did);
+    return strcmp(name + 32, ".residual") == 0 && !residual_needed(s, k, &did);
 }
 
 static bool base_stale(const struct brg_site *s, const struct write_job *k, const char *name) {
@@ -461,6 +460,5 @@ static void sweep_dir(const struct brg_site *s, const struct write_job *k, const
 
 void local_sweep(struct brg_site *s, const struct write_job *checkpoint) {
     sweep_dir(s, checkpoint, "outbox", outbox_stale);
-    sweep_dir(s, checkpoint, "outbox", residual_stale);
     sweep_dir(s, checkpoint, "base", base_stale);
 }
