@@ -426,20 +426,6 @@ static enum brg_status make_with(struct work *w, struct audit *a, struct err *e)
     return s;
 }
 
-enum brg_status backup_make(const char *run, const char *dir, bool copy, struct backup_told *out,
-                            struct err *e) {
-    struct audit *a = mem_alloc(1, sizeof *a);
-    struct work w = {.from = run, .to = dir, .copy = copy, .told = out};
-    memset(out, 0, sizeof *out);
-    audit_init(a);
-    enum brg_status s = make_with(&w, a, e);
-    out->seq = a->seq;
-    out->version = a->head;
-    audit_fini(a);
-    mem_free(a);
-    return s;
-}
-
 /* ---- Restoring ----------------------------------------------------------------------------------------------- */
 /* The whole proof, by the audit's own reader: a backup that cannot be trusted is told now, not after a week. */
 static enum brg_status prove(const char *dir, struct audit *a, struct err *e) {
@@ -474,16 +460,29 @@ static enum brg_status restore_with(struct work *w, struct audit *a, struct err 
                      &bytes, e);
 }
 
-enum brg_status backup_restore(const char *dir, const char *run, bool copy, struct backup_told *out,
-                               struct err *e) {
+/* ---- Both ---------------------------------------------------------------------------------------------------- */
+typedef enum brg_status work_fn(struct work *w, struct audit *a, struct err *e);
+
+static enum brg_status with_audit(work_fn *act, struct work w, struct err *e) {
     struct audit *a = mem_alloc(1, sizeof *a);
-    struct work w = {.from = dir, .to = run, .copy = copy, .told = out};
-    memset(out, 0, sizeof *out);
+    memset(w.told, 0, sizeof *w.told);
     audit_init(a);
-    enum brg_status s = restore_with(&w, a, e);
-    out->seq = a->seq;
-    out->version = a->head;
+    enum brg_status s = act(&w, a, e);
+    w.told->seq = a->seq;
+    w.told->version = a->head;
     audit_fini(a);
     mem_free(a);
     return s;
+}
+
+enum brg_status backup_make(const char *run, const char *dir, bool copy, struct backup_told *out,
+                            struct err *e) {
+    return with_audit(make_with, (struct work){.from = run, .to = dir, .copy = copy, .told = out},
+                      e);
+}
+
+enum brg_status backup_restore(const char *dir, const char *run, bool copy, struct backup_told *out,
+                               struct err *e) {
+    return with_audit(restore_with,
+                      (struct work){.from = dir, .to = run, .copy = copy, .told = out}, e);
 }

@@ -46,50 +46,51 @@ static void say(const char *what, const char *to, const struct backup_told *t) {
            (unsigned long long)t->kept, (unsigned long long)t->pruned);
 }
 
-int cmd_backup(int argc, char **argv) {
-    static const struct option options[] = {
-        {"out", 1, NULL, 'o'}, {"copy", 0, NULL, 'c'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    const char *out = NULL;
+struct verb {
+    const char *name, *help, *to, *usage, *said; /* to: the option that names where the copy goes */
+    enum brg_status (*act)(const char *from, const char *to, bool copy, struct backup_told *out,
+                           struct err *e);
+};
+
+/* Status; *out_to stays NULL where nothing was done. */
+static int copy_run(int argc, char **argv, const struct verb *v, const char **out_to) {
+    const struct option options[] = {
+        {v->to, 1, NULL, 't'}, {"copy", 0, NULL, 'c'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    const char *to = NULL;
     struct backup_told told;
     struct err e = {0};
     bool copy = false;
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
-        case 'o': out = optarg; break;
+        case 't': to = optarg; break;
         case 'c': copy = true; break;
-        case 'h': fputs(BACKUP_HELP, stdout); return 0;
-        default: return cli_bad_option("backup", argv);
+        case 'h': fputs(v->help, stdout); return 0;
+        default: return cli_bad_option(v->name, argv);
         }
     }
-    if (optind + 1 != argc || out == NULL) return cli_usage("backup", "want RUN and --out DIR", "");
-    if (backup_make(argv[optind], out, copy, &told, &e) != BRG_OK) return cli_fail("backup", &e);
-    say("backed up to", out, &told);
+    if (optind + 1 != argc || to == NULL) return cli_usage(v->name, v->usage, "");
+    if (v->act(argv[optind], to, copy, &told, &e) != BRG_OK) return cli_fail(v->name, &e);
+    say(v->said, to, &told);
+    *out_to = to;
     return 0;
 }
 
+int cmd_backup(int argc, char **argv) {
+    static const struct verb v = {"backup",       BACKUP_HELP, "out", "want RUN and --out DIR",
+                                  "backed up to", backup_make};
+    const char *to = NULL;
+    return copy_run(argc, argv, &v, &to);
+}
+
 int cmd_restore(int argc, char **argv) {
-    static const struct option options[] = {
-        {"run", 1, NULL, 'r'}, {"copy", 0, NULL, 'c'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    const char *run = NULL;
-    struct backup_told told;
-    struct err e = {0};
-    bool copy = false;
-    int o;
-    while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        switch (o) {
-        case 'r': run = optarg; break;
-        case 'c': copy = true; break;
-        case 'h': fputs(RESTORE_HELP, stdout); return 0;
-        default: return cli_bad_option("restore", argv);
-        }
-    }
-    if (optind + 1 != argc || run == NULL)
-        return cli_usage("restore", "want DIR and --run RUN", "");
-    if (backup_restore(argv[optind], run, copy, &told, &e) != BRG_OK)
-        return cli_fail("restore", &e);
-    say("restored", run, &told);
-    printf("start it: beringia hub %s; sites that have seen more make it hold: docs/operating.md\n",
-           run);
-    return 0;
+    static const struct verb v = {"restore",  RESTORE_HELP,  "run", "want DIR and --run RUN",
+                                  "restored", backup_restore};
+    const char *to = NULL;
+    int status = copy_run(argc, argv, &v, &to);
+    if (to != NULL)
+        printf("start it: beringia hub %s; sites that have seen more make it hold: "
+               "docs/operating.md\n",
+               to);
+    return status;
 }
