@@ -123,15 +123,25 @@ static time_ns backoff(struct site_core *c, uint32_t failures) {
     return (time_ns)((double)t * (0.75 + 0.5 * prng_unit(&c->prng)));
 }
 
-/* The hub was heard, or was not: one line at each change, none in between. */
-static void core_heard(struct site_core *c, struct buf *notes) {
-    if (c->offline) core_note(notes, "lvl=info ev=hub_back text=\"the hub answers again\"");
+static void sooner(time_ns *at, time_ns t) {
+    if (*at > t) *at = t;
+}
+
+/* The hub was heard, or was not: one line at each change, none in between. What waited out a pause that
+ * grew while the hub was away waits no longer: the pause was for a hub that does not answer. Sites hear
+ * of its return at their own heartbeats, so they do not come all at once. */
+static void core_heard(struct site_core *c, time_ns now, struct buf *notes) {
+    if (c->offline) {
+        core_note(notes, "lvl=info ev=hub_back text=\"the hub answers again\"");
+        if (c->control.lost) sooner(&c->control_at, now);
+        if (c->upload_failures > 0) sooner(&c->upload_at, now);
+        if (c->download_failures > 0) sooner(&c->download_at, now);
+    }
     c->offline = false;
     c->failures = 0;
 }
 
 static void core_unheard(struct site_core *c, struct buf *notes) {
-    c->failures++;
     if (c->offline) return;
     c->offline = true;
     core_note(notes,
@@ -463,6 +473,7 @@ time_ns site_expiry(const struct site_core *c) {
 
 static void on_lost(struct site_core *c, time_ns now, struct buf *notes) {
     core_unheard(c, notes);
+    c->failures++; /* of requests alone: heartbeats keep a time of their own */
     c->control.lost = true;
     core_retry(c, now, 0);
 }
@@ -527,7 +538,7 @@ static void handle(struct site_core *c, time_ns now, const struct site_event *ev
         break;
     case SITE_ANSWER:
         if (!c->control.busy || ev->id != c->control.id || c->state >= SITE_GONE) break;
-        core_heard(c, notes);
+        core_heard(c, now, notes);
         c->control.busy = false;
         c->control_at = now;
         core_on_answer(c, now, ev->u.answer, notes);
@@ -538,7 +549,7 @@ static void handle(struct site_core *c, time_ns now, const struct site_event *ev
     case SITE_BEAT_ANSWER:
         if (!c->beat.busy || ev->id != c->beat.id || c->state >= SITE_GONE) break;
         c->beat.busy = false;
-        core_heard(c, notes);
+        core_heard(c, now, notes);
         core_on_beat(c, now, ev->u.answer, notes);
         break;
     case SITE_BEAT_LOST:

@@ -186,3 +186,61 @@ TEST(site_core_the_rate_follows_global_tokens_and_own_steps) {
     assert_true(site_lr(&b->core) < 0.5 * 0.31); /* third step of ten */
     bench_free(b);
 }
+
+/* What is due within the next half second, or not at all. */
+static bool asks_soon(struct bench *b) {
+    b->now += SECOND / 2;
+    tick(b);
+    return b->core.control.busy && !b->core.control.lost;
+}
+
+/* A pause that grew while the hub was away is not waited out once the hub is heard: a heartbeat says it. */
+TEST(site_core_what_waits_goes_on_when_a_heartbeat_is_answered) {
+    struct bench *b = bench_ready();
+    steps(b, 3);
+    struct site_delta *d = cut(b);
+    expect(b, WIRE_COMMIT);
+    d->state = PENDING_UPLOAD; /* beside it: a transfer each way that failed */
+    b->core.upload_did = d->c.did;
+    for (int i = 0; i < 6; i++) {
+        if (b->core.control.busy && !b->core.control.lost)
+            event(b, &(struct site_event){.kind = SITE_LOST, .id = b->core.control.id});
+        b->now = b->core.control_at;
+        tick(b);
+    }
+    event(b, &(struct site_event){.kind = SITE_LOST, .id = b->core.control.id});
+    for (int i = 0; i < 6; i++) {
+        event(b, &(struct site_event){.kind = SITE_UPLOAD_FAILED, .did = d->c.did});
+        event(b, &(struct site_event){.kind = SITE_DOWNLOAD_FAILED});
+    }
+    assert_true(b->core.control_at > b->now + 5 * SECOND);
+    assert_true(b->core.upload_at > b->now && b->core.download_at > b->now);
+    while (!b->core.beat.busy) {
+        assert_true(b->core.beat_at > b->now && b->core.beat_at < b->core.control_at);
+        b->now = b->core.beat_at;
+        tick(b);
+    }
+    beat(b, 0, LEASE_KEPT, 0);
+    assert_true(asks_soon(b));
+    assert_true(b->core.upload_at <= b->now && b->core.download_at <= b->now);
+    bench_free(b);
+}
+
+/* Heartbeats that are lost say nothing of requests: two lost requests make the second pause, not a longer one. */
+TEST(site_core_lost_heartbeats_do_not_lengthen_the_pause) {
+    struct bench *b = bench_loaded();
+    event(b, &(struct site_event){.kind = SITE_LOST, .id = b->core.control.id});
+    for (int i = 0; i < 20; i++) {
+        if (!b->core.beat.busy) b->now = b->core.beat_at;
+        b->core.control_at = b->now + 100 * SECOND; /* out of the way */
+        tick(b);
+        if (b->core.beat.busy)
+            event(b, &(struct site_event){.kind = SITE_BEAT_LOST, .id = b->core.beat.id});
+    }
+    b->now = b->core.control_at;
+    tick(b);
+    event(b, &(struct site_event){.kind = SITE_LOST, .id = b->core.control.id});
+    assert_true(b->core.control.lost && b->core.offline);
+    assert_true(b->core.control_at < b->now + 3 * SECOND);
+    bench_free(b);
+}
