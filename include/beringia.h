@@ -102,6 +102,10 @@ struct brg_options {
     /* Since 0.2. PEM file of the CA that signed the hub's certificate; NULL: $BERINGIA_CA, else the
      * system's. (And token_file NULL: $BERINGIA_TOKEN_FILE, else $BERINGIA_TOKEN, the token itself.) */
     const char *ca_file;
+    /* Since 0.3. Where this site stands, from coarse to fine: up to three words of a-z 0-9 - _ with '/' between,
+     * as in "europe/alder/rack-3", at most 63 bytes. For `beringia plan --topology`, nothing else hangs on it.
+     * NULL: $BERINGIA_FABRIC, else none. */
+    const char *fabric;
 };
 
 enum brg_optimizer { BRG_OPTIMIZER_ADAMW = 0, BRG_OPTIMIZER_MUON = 1 };

@@ -96,7 +96,8 @@ class _Options(c.Structure):
                 ("state_dir", c.c_char_p), ("data_dir", c.c_char_p), ("data_trusted", c.c_int32),
                 ("data_fingerprint", c.c_void_p), ("token_file", c.c_char_p), ("batch_samples", c.c_uint64),
                 ("timeout_ns", c.c_int64), ("checkpoint_every_ns", c.c_int64), ("warmup_steps", c.c_uint64),
-                ("seed", c.c_uint64), ("cancel", c.c_void_p), ("ca_file", c.c_char_p)]
+                ("seed", c.c_uint64), ("cancel", c.c_void_p), ("ca_file", c.c_char_p),
+                ("fabric", c.c_char_p)]
 
 
 class _Run(c.Structure):
@@ -377,7 +378,7 @@ class Site:
                  fingerprint: Optional[bytes] = None, batch_samples: int = 8, token_file: Optional[str] = None,
                  timeout: float = 30.0, checkpoint_every: float = 60.0, warmup_steps: int = 20, seed: int = 0,
                  trust_data: bool = False, open_timeout: Optional[float] = None,
-                 ca_file: Optional[str] = None) -> None:
+                 ca_file: Optional[str] = None, fabric: Optional[str] = None) -> None:
         self._h, self._pid, self._keep = None, os.getpid(), []
         self.grace, self.complete, self.draining = 25.0, False, False
         self._cancel = c.c_int(0)
@@ -392,6 +393,7 @@ class Site:
         o.data_fingerprint = c.addressof(mark) if mark is not None else None
         o.token_file = _text(token_file, "token_file") if token_file is not None else None
         o.ca_file = _text(ca_file, "ca_file") if ca_file is not None else None
+        o.fabric = _text(fabric, "fabric") if fabric is not None else None
         o.batch_samples = _count(batch_samples, "batch_samples", 1, 65536)
         o.warmup_steps, o.seed = _count(warmup_steps, "warmup_steps"), _count(seed, "seed")
         # None is no limit for the hub's answers either: the library's longest. Checkpoints: only at hand-ins.

@@ -17,6 +17,7 @@ static const char HELP[] =
     "  beringia doctor --hub URL [--token FILE] [--ca FILE] [--data DIR] [--state DIR] "
     "[--no-upload]\n"
     "  beringia doctor --site site.yaml [--data DIR]\n"
+    "  beringia doctor --links --hub URL --name NAME [--fabric LABEL] [--as-hub]\n"
     "\n"
     "  --hub URL      the hub; the way there, proxies (https_proxy, no_proxy), the certificate, "
     "the\n"
@@ -26,6 +27,13 @@ static const char HELP[] =
     "removed\n"
     "  --site FILE    hub, token, CA, state and scheduler of a facility's agent (docs/agent.md)\n"
     "  --no-upload    do not send the 4 MB that measure the line to the hub, which drops them\n"
+    "  --links        measure this line more thoroughly (some seconds, up to 192 MB) and tell the "
+    "hub,\n"
+    "                 which keeps it for beringia status --json and beringia plan --topology\n"
+    "  --name NAME    with --links: the site's name (default: that of --site)\n"
+    "  --fabric LABEL with --links: where it stands, as in europe/alder (default: that of --site,\n"
+    "                 $BERINGIA_FABRIC)\n"
+    "  --as-hub       with --links: it is the way of a region's hub that stands in this fabric\n"
     "\n"
     "A line a finding: ok, warn or FAIL, what it is about, and the remedy. The status is 0, or "
     "that of\n"
@@ -72,6 +80,8 @@ static bool site_read(struct doctor *d) {
     if (d->token[0] == '\0') d->token = beside(d->site_file, d->site.token, d->paths[0]);
     if (d->ca[0] == '\0') d->ca = beside(d->site_file, d->site.ca, d->paths[1]);
     if (d->state[0] == '\0') d->state = beside(d->site_file, d->site.state, d->paths[2]);
+    if (d->name[0] == '\0') d->name = d->site.name;
+    if (d->fabric[0] == '\0') d->fabric = d->site.fabric;
     return true;
 }
 
@@ -79,6 +89,7 @@ static int examine(struct doctor *d) {
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
     if (d->site_file[0] == '\0' || site_read(d)) {
         doctor_net(d);
+        if (d->links) doctor_links(d);
         doctor_machine(d);
         doctor_queue(d);
     }
@@ -86,8 +97,32 @@ static int examine(struct doctor *d) {
     return (int)d->status;
 }
 
+/* -1: fine. */
+static int links_usage(const struct doctor *d) {
+    if (!d->links && (d->name[0] != '\0' || d->fabric[0] != '\0' || d->as_hub))
+        return cli_usage("doctor", "--name, --fabric, --as-hub: of --links", "");
+    if (!d->links) return -1;
+    if (!d->upload)
+        return cli_usage("doctor", "--links measures both ways: without --no-upload", "");
+    if (d->name[0] == '\0' && d->site_file[0] == '\0')
+        return cli_usage("doctor", "--links wants --name NAME, or --site FILE", "");
+    return -1;
+}
+
 int cmd_doctor(int argc, char **argv) {
-    enum { OPT_HUB = 1, OPT_TOKEN, OPT_CA, OPT_DATA, OPT_STATE, OPT_SITE, OPT_NO_UPLOAD };
+    enum {
+        OPT_HUB = 1,
+        OPT_TOKEN,
+        OPT_CA,
+        OPT_DATA,
+        OPT_STATE,
+        OPT_SITE,
+        OPT_NO_UPLOAD,
+        OPT_LINKS,
+        OPT_NAME,
+        OPT_FABRIC,
+        OPT_AS_HUB
+    };
     static const struct option options[] = {{"hub", 1, NULL, OPT_HUB},
                                             {"token", 1, NULL, OPT_TOKEN},
                                             {"ca", 1, NULL, OPT_CA},
@@ -95,11 +130,15 @@ int cmd_doctor(int argc, char **argv) {
                                             {"state", 1, NULL, OPT_STATE},
                                             {"site", 1, NULL, OPT_SITE},
                                             {"no-upload", 0, NULL, OPT_NO_UPLOAD},
+                                            {"links", 0, NULL, OPT_LINKS},
+                                            {"name", 1, NULL, OPT_NAME},
+                                            {"fabric", 1, NULL, OPT_FABRIC},
+                                            {"as-hub", 0, NULL, OPT_AS_HUB},
                                             {"help", 0, NULL, 'h'},
                                             {NULL, 0, NULL, 0}};
     struct doctor *d = mem_alloc(1, sizeof *d);
     int o, status = -1;
-    d->hub = d->token = d->ca = d->data = d->state = d->site_file = "";
+    d->hub = d->token = d->ca = d->data = d->state = d->site_file = d->name = d->fabric = "";
     d->upload = true;
     while (status < 0 && (o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
@@ -110,6 +149,10 @@ int cmd_doctor(int argc, char **argv) {
         case OPT_STATE: d->state = optarg; break;
         case OPT_SITE: d->site_file = optarg; break;
         case OPT_NO_UPLOAD: d->upload = false; break;
+        case OPT_LINKS: d->links = true; break;
+        case OPT_NAME: d->name = optarg; break;
+        case OPT_FABRIC: d->fabric = optarg; break;
+        case OPT_AS_HUB: d->as_hub = true; break;
         case 'h':
             fputs(HELP, stdout);
             status = 0;
@@ -120,6 +163,7 @@ int cmd_doctor(int argc, char **argv) {
     if (status < 0 && optind < argc) status = cli_usage("doctor", "not understood:", argv[optind]);
     if (status < 0 && d->hub[0] == '\0' && d->site_file[0] == '\0')
         status = cli_usage("doctor", "want --hub URL or --site FILE", "");
+    if (status < 0) status = links_usage(d);
     if (status < 0) status = examine(d);
     net_identity_fini(&d->id);
     mem_free(d);

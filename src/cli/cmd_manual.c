@@ -41,6 +41,7 @@ static const struct {
     {"BERINGIA_TOKEN_FILE", "A file with the token, mode 0600, where --token is not given."},
     {"BERINGIA_TOKEN", "The token itself, where neither is given."},
     {"BERINGIA_CA", "The hub's CA, PEM, where --ca is not given."},
+    {"BERINGIA_FABRIC", "Where a site stands, as in europe/alder, where --fabric is not given."},
     {"BERINGIA_SHARE", "Where the descriptions of models are looked for."},
     {"BERINGIA_MPI", "The file that speaks MPI, beringia-mpi.so."},
     {"BERINGIA_HISTORY", "A file that gets each message of a site and its answer, for tests."},

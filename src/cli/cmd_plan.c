@@ -14,11 +14,14 @@
 #include "cli/ask.h"
 #include "cli/cli.h"
 #include "cli/plan_print.h"
+#include "cli/plan_topology.h"
 
 static const char HELP[] =
     "beringia plan - what to submit where and when, which waiting jobs to cancel, and why\n"
     "\n"
     "  beringia plan RUN|URL [options]\n"
+    "  beringia plan --topology FILE | RUN|URL [LABEL=RUN|URL ...] [--hub-line MB/S] [--json]\n"
+    "  beringia plan --scale [--set NAME=VALUE ...] [--json]\n"
     "\n"
     "  --issue           give the orders to the hub (on the hub's own machine: loopback); without\n"
     "                    it the plan is only told\n"
@@ -33,25 +36,40 @@ static const char HELP[] =
     "  --prior T         a guess of a wait where nothing is known (default 1h)\n"
     "  --silent T        an agent not heard of for so long gets no orders (default 30m)\n"
     "  --draws N         futures that a choice is judged by, 8 to 256 (default 128)\n"
-    "  --seed N          of the draws (default 1)\n" CLI_WHO_HELP "\n"
+    "  --seed N          of the draws (default 1)\n"
+    "  --topology        levels, H and codec that suit the links, with reasons: from a file, or "
+    "what\n"
+    "                    a hub was told (beringia doctor --links); LABEL=RUN|URL: the hub of a "
+    "region\n"
+    "  --hub-line MB/S   --topology: of the top hub's own line, each way; else it is no limit\n"
+    "  --scale           bytes, seconds and money of a round by model, sites and levels, as "
+    "tables\n"
+    "  --set NAME=VALUE  --scale: one of the settings that its first table lists\n" CLI_WHO_HELP
+    "\n"
     "The target is the run's token count. Shapes, estimates, jobs and budgets are what the agents "
     "of\n"
     "the facilities (beringia agent) reported; waits are learned from jobs that started or were\n"
     "cancelled; speeds come from heartbeats. With --issue every open order of the run is the "
     "plan's:\n"
     "it may cancel what waits. No budget of a site.yaml is ever exceeded. Exit status 0 also when\n"
-    "nothing is to be done; docs/placement.md tells how a plan is made.\n"
+    "nothing is to be done; docs/placement.md tells how a plan is made,\n"
+    "docs/topology.md what --topology says, docs/scale.md what --scale does.\n"
     "\n"
     "examples\n"
     "  beringia plan myrun                        # look, and do nothing\n"
     "  beringia plan myrun --issue --every 5m     # beside the hub\n"
-    "  beringia plan https://hub.example.org --json | jq .actions\n";
+    "  beringia plan https://hub.example.org --json | jq .actions\n"
+    "  beringia plan --topology links.yaml        # levels, H, codec; nothing has to run\n";
 
 enum { STATUS_MAX = 64 << 20 };
 
 struct arguments {
     struct hub_who who;
-    bool issue, json;
+    bool issue, json, topology, scale, set,
+        plan_only; /* plan_only: an option that only a plan takes */
+    struct scale_settings scale_set;
+    double hub_line;  /* MB/s */
+    struct err wrong; /* of --set */
     time_ns every, join, prior, silent;
     uint64_t waiting, draws, seed;
     double overhead; /* -1: as measured */
@@ -214,6 +232,10 @@ enum {
     OPT_SILENT,
     OPT_DRAWS,
     OPT_SEED,
+    OPT_TOPOLOGY,
+    OPT_HUB_LINE,
+    OPT_SCALE,
+    OPT_SET,
     OPT_HELP
 };
 static const struct option OPTIONS[] = {
@@ -229,6 +251,10 @@ static const struct option OPTIONS[] = {
     {"silent", required_argument, NULL, OPT_SILENT},
     {"draws", required_argument, NULL, OPT_DRAWS},
     {"seed", required_argument, NULL, OPT_SEED},
+    {"topology", no_argument, NULL, OPT_TOPOLOGY},
+    {"hub-line", required_argument, NULL, OPT_HUB_LINE},
+    {"scale", no_argument, NULL, OPT_SCALE},
+    {"set", required_argument, NULL, OPT_SET},
     {"help", no_argument, NULL, OPT_HELP},
     {NULL, 0, NULL, 0},
 };
@@ -252,7 +278,12 @@ static bool duration(const char *text, time_ns *out) {
 }
 
 static bool take(struct arguments *a, int option, const char *v) {
+    if (option >= OPT_ISSUE && option <= OPT_SEED && option != OPT_JSON) a->plan_only = true;
     switch (option) {
+    case OPT_TOPOLOGY: a->topology = true; return true;
+    case OPT_HUB_LINE: return parse_f64(v, &a->hub_line) && a->hub_line > 0 && a->hub_line <= 1e9;
+    case OPT_SCALE: a->scale = true; return true;
+    case OPT_SET: a->set = true; return scale_set(&a->scale_set, v, &a->wrong) == BRG_OK;
     case OPT_ISSUE: a->issue = true; return true;
     case OPT_JSON: a->json = true; return true;
     case OPT_EVERY: return duration(v, &a->every);
@@ -269,12 +300,44 @@ static bool take(struct arguments *a, int option, const char *v) {
     }
 }
 
+static int run_scale(const struct arguments *a) {
+    AUTO_BUF struct buf b;
+    buf_init(&b, 1 << 24);
+    if (a->json)
+        plan_scale_json(&a->scale_set, &b);
+    else
+        plan_scale_text(&a->scale_set, &b);
+    fputs(buf_cstr(&b), stdout);
+    return BRG_OK;
+}
+
+/* What is wanted, once every option is known. */
+static int run_what(struct arguments *a, int argc, char **argv) {
+    if (a->topology && a->scale)
+        return cli_usage("plan", "--topology and --scale are two things: ask for one", "");
+    if ((a->topology || a->scale) && a->plan_only)
+        return cli_usage("plan", "--topology and --scale take none of the options of a plan", "");
+    if (a->hub_line > 0 && !a->topology) return cli_usage("plan", "--hub-line: of --topology", "");
+    if (a->set && !a->scale) return cli_usage("plan", "--set: of --scale", "");
+    if (a->scale)
+        return optind == argc ? run_scale(a)
+                              : cli_usage("plan", "--scale takes no RUN:", argv[optind]);
+    if (a->topology)
+        return optind < argc
+                   ? plan_topology(&a->who, a->hub_line, a->json, argv + optind, argc - optind)
+                   : cli_usage("plan", "--topology wants a FILE, a RUN directory or a URL", "");
+    if (optind + 1 != argc) return cli_usage("plan", "want one RUN directory or URL", "");
+    a->who.run = argv[optind];
+    return run(a);
+}
+
 int cmd_plan(int argc, char **argv) {
     struct arguments a = {.join = 180 * (time_ns)NS_PER_S,
                           .prior = 3600 * (time_ns)NS_PER_S,
                           .silent = 1800 * (time_ns)NS_PER_S,
                           .waiting = 2,
                           .draws = 128,
+                          .scale_set = scale_defaults(),
                           .seed = 1,
                           .overhead = -1};
     int index = 0;
@@ -288,9 +351,10 @@ int cmd_plan(int argc, char **argv) {
         }
         if (c == '?' || c == ':') return cli_bad_option("plan", argv);
         (void)snprintf(what, sizeof what, "--%s cannot be", OPTIONS[index].name);
-        if (!take(&a, c, optarg)) return cli_usage("plan", what, optarg != NULL ? optarg : "");
+        if (!take(&a, c, optarg)) {
+            if (a.wrong.status != BRG_OK) return cli_fail("plan", &a.wrong);
+            return cli_usage("plan", what, optarg != NULL ? optarg : "");
+        }
     }
-    if (optind + 1 != argc) return cli_usage("plan", "want one RUN directory or URL", "");
-    a.who.run = argv[optind];
-    return run(&a);
+    return run_what(&a, argc, argv);
 }

@@ -58,6 +58,9 @@ static const char HELP[] =
     "  --token FILE         this site's token, a file with mode 0600; else "
     "$BERINGIA_TOKEN_FILE, $BERINGIA_TOKEN\n"
     "  --ca FILE            the hub's CA, PEM; else $BERINGIA_CA, else the system's\n"
+    "  --fabric LABEL       where this site stands, for beringia plan --topology: up to three "
+    "words,\n"
+    "                       coarse to fine, as in europe/alder (default: $BERINGIA_FABRIC)\n"
     "  --steps N            stop in good order after N optimizer steps\n"
     "  --trust-data         do not hash the shards at the start\n"
     "  --seed N             of jitter and names (default: from the system)\n"
@@ -416,6 +419,7 @@ enum {
     OPT_TIMEOUT,
     OPT_TOKEN,
     OPT_CA,
+    OPT_FABRIC,
     OPT_STEPS,
     OPT_TRUST,
     OPT_SEED,
@@ -448,6 +452,7 @@ static const struct option OPTIONS[] = {
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"token", required_argument, NULL, OPT_TOKEN},
     {"ca", required_argument, NULL, OPT_CA},
+    {"fabric", required_argument, NULL, OPT_FABRIC},
     {"steps", required_argument, NULL, OPT_STEPS},
     {"trust-data", no_argument, NULL, OPT_TRUST},
     {"seed", required_argument, NULL, OPT_SEED},
@@ -500,6 +505,7 @@ static bool take_option(struct site_args *a, int option, const char *value) {
     case OPT_TIMEOUT: return duration(value, &a->o.timeout_ns);
     case OPT_TOKEN: a->o.token_file = value; return true;
     case OPT_CA: a->o.ca_file = value; return true;
+    case OPT_FABRIC: a->o.fabric = value; return true;
     case OPT_STEPS: return count(value, UINT32_MAX, &a->steps_max);
     case OPT_MPI: return dp_use_parse(value, &a->mpi);
     case OPT_RANK_TIMEOUT: return duration(value, &a->rank_timeout);

@@ -13,13 +13,15 @@ enum finding { FINDING_FINE = 0, FINDING_WARN = 1, FINDING_WRONG = 2 };
 struct doctor {
     const char *hub, *token, *ca, *data, *state, *site_file; /* "": not given */
     bool upload;
-    struct place_site site; /* of site_file */
+    bool links, as_hub;        /* measure the line thoroughly, and tell the hub */
+    const char *name, *fabric; /* under which name, where it stands; "": not given */
+    struct place_site site;    /* of site_file */
     bool site_there;
     char paths[3][4200]; /* of the site file, made whole */
     struct net_identity id;
     struct wire_run run; /* where run_there */
     bool run_there;
-    double down_mb_s, up_mb_s; /* 0: not measured */
+    double delay_ms, down_mb_s, up_mb_s; /* 0: not measured */
     uint32_t counts[3];
     enum brg_status status; /* of the first finding that is wrong */
 };
@@ -29,6 +31,7 @@ void doctor_say(struct doctor *d, enum finding f, enum brg_status status, const 
 
 void doctor_net(struct doctor *d);     /* proxy, route, TLS, token, clock, speed */
 void doctor_machine(struct doctor *d); /* disk, data, processors, memory, MPI */
+void doctor_links(struct doctor *d);   /* tells the hub what doctor_net measured */
 void doctor_queue(struct doctor *d);   /* the scheduler's commands */
 
 #endif

@@ -209,6 +209,7 @@ struct hub_site_view {
     char name[WIRE_NAME_MAX];
     bool joined, live, ready; /* live: heard of within the TTL; ready: may hold leases */
     enum wire_phase phase;
+    char fabric[WIRE_FABRIC_MAX]; /* "": not told */
     time_ns heard_ago_ns;
     uint64_t base, leases, samples_leased, samples_done, contributions, merged, rejected,
         tokens_merged;

@@ -54,6 +54,7 @@ static void put_site(const struct hub_site_view *v, struct buf *out) {
     json_member_bool(out, &first, "live", v->live);
     json_member_bool(out, &first, "ready", v->ready);
     json_member_text(out, &first, "phase", wire_phase_name(v->phase));
+    json_member_text(out, &first, "fabric", v->fabric);
     json_member_f64(out, &first, "heard_ago_s",
                     v->heard_ago_ns == TIME_NS_NEVER ? -1 : (double)v->heard_ago_ns / 1e9);
     json_member_u64(out, &first, "base", v->base);
@@ -253,6 +254,11 @@ void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
     json_member_f64(out, &first, "tokens_total", tokens_total);
     json_member_f64(out, &first, "progress",
                     tokens_total > 0 ? (double)v.tokens / tokens_total : 0);
+    json_member_u64(out, &first, "parameters", s->hub.parameters);
+    json_member_u64(out, &first, "steps", s->hub.steps);
+    json_member_text(out, &first, "codec", codec_name(s->hub.codec));
+    json_member_text(out, &first, "down_codec",
+                     s->hub.down != 0 ? codec_name(s->hub.down) : "full");
     json_member_f64(out, &first, "lr", schedule_lr(&s->hub.schedule, (double)v.tokens));
     json_member_f64(out, &first, "loss", head.loss);
     json_member_u64(out, &first, "positions", v.positions);
@@ -266,6 +272,7 @@ void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
     put_extra(x, out, &first);
     put_sites(h, now, out, &first);
     put_facilities(h, now, out, &first);
+    links_view(x->links, out, &first);
     view_alarms(h, now, x, out, &first);
     json_key(out, &first, "versions");
     put_versions(h, v.head >= STATUS_VERSIONS ? v.head - STATUS_VERSIONS + 1 : 0, v.head,

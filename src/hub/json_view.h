@@ -3,6 +3,7 @@
 #ifndef HUB_JSON_VIEW_H
 #define HUB_JSON_VIEW_H
 
+#include "hub/links.h"
 #include "hub/settings.h"
 
 struct view_extra {                       /* what the shore knows and the machine does not */
@@ -10,6 +11,7 @@ struct view_extra {                       /* what the shore knows and the machin
     double wall;                          /* seconds since 1970: the others here are durations */
     double uptime_s, round_s, merge_s, publish_s;
     uint64_t merges, merges_failed, full_times, away_times, requests, uploads_bytes, seq_durable;
+    const struct hub_links *links; /* borrowed; may be NULL */
 };
 void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
                  const struct view_extra *x, struct buf *out);

@@ -44,6 +44,7 @@ struct hub_site {
     time_ns heard; /* last accepted message, on the hub's clock */
     enum wire_phase phase;
     uint64_t hb_seq, base;
+    char fabric[WIRE_FABRIC_MAX];
     double steps_per_s, tokens_per_s, loss;
     double norm_z;         /* of its newest delta */
     uint32_t norm_refused; /* for their norm, in a row */

@@ -310,6 +310,7 @@ void hub_heartbeat(struct hub *h, uint32_t site, const struct wire_heartbeat *b)
         s->steps_per_s = measured(b->steps_per_s);
         s->tokens_per_s = measured(b->tokens_per_s);
         s->loss = measured(b->loss);
+        memcpy(s->fabric, b->fabric, sizeof s->fabric);
         /* A site that resumed trains its kept leases without asking for one. */
         const struct hub_version *v = hub_version_of(h, b->base);
         if (b->phase == PHASE_TRAINING) s->ready = v && v->on_branch;

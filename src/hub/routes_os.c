@@ -77,6 +77,25 @@ static enum MHD_Result handle_agent(struct exchange *x) {
     return ok;
 }
 
+/* What somebody measured of its way here. It is not durable, so nobody waits for the disk. */
+static enum MHD_Result handle_links(struct exchange *x) {
+    struct wire_link l;
+    struct err e = {0};
+    AUTO_BUF struct buf b;
+    buf_init(&b, 4096);
+    if (wire_link_decode(x->body.data, x->body.bytes_count, &l, &e) != BRG_OK)
+        return reply_problem(x, 400, WIRE_BAD, "%.200s", e.text);
+    if (!gate_speaks_for(&x->who, l.site)) return reply_other_name(x);
+    CHECK(pthread_mutex_lock(&x->s->lock) == 0);
+    bool kept = links_note(&x->s->links, &l, (double)(os_wall() / NS_PER_MS) / 1e3);
+    CHECK(pthread_mutex_unlock(&x->s->lock) == 0);
+    if (!kept)
+        return reply_problem(x, 503, WIRE_RETRY, "the hub keeps the figures of %d parties already",
+                             HUB_LINKS_MAX);
+    buf_printf(&b, "{\"code\":\"OK\"}\n");
+    return reply_json(x, 200, &b);
+}
+
 /* ---- Reading ------------------------------------------------------------------------------------------ */
 static enum MHD_Result handle_run(struct exchange *x) {
     struct hub_server *s = x->s;
@@ -120,6 +139,7 @@ struct view_extra server_view_extra(struct hub_server *s) {
         .requests = s->times.requests,
         .uploads_bytes = s->times.uploads_bytes,
         .seq_durable = s->seq_durable,
+        .links = &s->links,
     };
 }
 
@@ -309,6 +329,7 @@ static const struct route routes[] = {
     MESSAGE("outcome"),
     MESSAGE("leave"),
     {METHOD_POST, 2, {"v1", "agent"}, WIRE_BODY_MAX, SCOPES_AGENT, handle_agent},
+    {METHOD_POST, 2, {"v1", "links"}, WIRE_BODY_MAX, SCOPES_SITE, handle_links},
     {METHOD_PUT, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, NULL},
     {GETS, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, handle_blob_get},
     {METHOD_DELETE, 3, {"v1", "blobs", NULL}, 0, SCOPES_SITE, handle_blob_drop},

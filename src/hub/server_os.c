@@ -426,6 +426,7 @@ void hub_server_close(struct hub_server *s) {
     if (s->hub != NULL) hub_destroy(s->hub);
     plan_job_fini(&s->job);
     hub_out_fini(&s->out);
+    links_free(&s->links);
     buf_fini(&s->queue);
     buf_fini(&s->snapshot);
     mem_free(s);

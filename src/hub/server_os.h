@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 
 #include "base/os.h"
+#include "hub/links.h"
 #include "hub/merge.h"
 #include "hub/server.h"
 #include "store/store.h"
@@ -110,6 +111,7 @@ struct hub_server {
     } theta_max[4]; /* of the last bases asked for */
     uint32_t theta_max_next;
     struct server_times times;
+    struct hub_links links;
     struct notify *alive; /* of the tick thread, once that runs; NULL: nobody asks */
 };
 

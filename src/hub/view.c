@@ -58,6 +58,7 @@ void hub_site_at(const struct hub *h, uint32_t index, time_ns now, struct hub_si
     out->live = hub_live(h, s, now);
     out->ready = out->live && s->ready;
     out->phase = s->phase;
+    memcpy(out->fabric, s->fabric, sizeof out->fabric);
     out->heard_ago_ns = h->started ? now - s->heard : 0;
     out->base = s->base;
     out->leases = ledger_site_leases(h->ledger, number);

@@ -69,11 +69,13 @@ void job_env_make(const struct place_site *site, const char *job, struct job_env
     (void)snprintf(out->job, sizeof out->job, "BERINGIA_JOB=%s", job);
     (void)snprintf(out->token, sizeof out->token, "BERINGIA_TOKEN_FILE=%s", site->token);
     (void)snprintf(out->ca, sizeof out->ca, "BERINGIA_CA=%s", site->ca);
+    (void)snprintf(out->fabric, sizeof out->fabric, "BERINGIA_FABRIC=%s", site->fabric);
     out->list[n++] = out->hub;
     out->list[n++] = out->site;
     out->list[n++] = out->job;
     if (site->token[0] != '\0' && !spool) out->list[n++] = out->token;
     if (site->ca[0] != '\0' && !spool) out->list[n++] = out->ca;
+    if (site->fabric[0] != '\0') out->list[n++] = out->fabric;
     out->list[n] = NULL;
 }
 

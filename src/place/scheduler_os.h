@@ -61,7 +61,8 @@ char **env_make(bool exact, const char *const *more);
 struct job_env {
     char hub[SITE_PATH_MAX + 64], site[128], job[128];
     char token[SITE_PATH_MAX + 32], ca[SITE_PATH_MAX + 32];
-    const char *list[6]; /* NULL-ended; points into this very struct */
+    char fabric[WIRE_FABRIC_MAX + 32];
+    const char *list[7]; /* NULL-ended; points into this very struct */
 };
 void job_env_make(const struct place_site *site, const char *job, struct job_env *out);
 void env_free(char **env);

@@ -24,6 +24,8 @@ static const struct config_key fixed_keys[] = {
      .help = "a file with this site's token, mode 0600"},
     {"site", "ca", CONFIG_STRING, .def = "", .max = SITE_PATH_MAX - 1,
      .help = "a file with the CA of the hub's certificate, PEM; empty: the system's"},
+    {"site", "fabric", CONFIG_STRING, .def = "", .max = WIRE_FABRIC_MAX - 1,
+     .help = "where its jobs' sites stand, as in europe/alder; docs/topology.md"},
     {"site", "state", CONFIG_STRING, .min = 1, .max = SITE_PATH_MAX - 100,
      .help = "directory of the agent, on a disk that all login nodes share"},
     {"site", "scheduler", CONFIG_ENUM, .def = "slurm", .choices = scheduler_names,
@@ -209,6 +211,11 @@ static enum brg_status fixed_take(const struct config *c, struct place_site *s, 
         TRY(config_fail(c, "site", "hub", e, "want http://HOST:PORT or https://..."));
     TRY(word_take(c, "site", "token", s->token, sizeof s->token, e));
     TRY(word_take(c, "site", "ca", s->ca, sizeof s->ca, e));
+    TRY(word_take(c, "site", "fabric", s->fabric, sizeof s->fabric, e));
+    if (s->fabric[0] != '\0' && !wire_fabric_valid(s->fabric))
+        TRY(config_fail(
+            c, "site", "fabric", e,
+            "want up to three words of a-z 0-9 - _ with / between, as in europe/alder"));
     TRY(word_take(c, "site", "state", s->state, sizeof s->state, e));
     TRY(word_take(c, "job", "script", s->script, sizeof s->script, e));
     TRY(word_take(c, "courier", "spool", s->spool, sizeof s->spool, e));

@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "place/place.h"
+#include "wire/wire.h"
 
 enum { SITE_SHAPES_MAX = 32, SITE_OPTIONS_MAX = 32, SITE_WORD_MAX = 200, SITE_PATH_MAX = 1024 };
 
@@ -25,8 +26,9 @@ enum place_scheduler { PLACE_SLURM = 0, PLACE_LOCAL = 1 };
 struct place_site {
     char name[PLACE_NAME_MAX];
     char hub[SITE_PATH_MAX], token[SITE_PATH_MAX], ca[SITE_PATH_MAX];
-    char state[SITE_PATH_MAX];  /* directory of the agent */
-    char script[SITE_PATH_MAX]; /* the job's script */
+    char fabric[WIRE_FABRIC_MAX]; /* "": not told */
+    char state[SITE_PATH_MAX];    /* directory of the agent */
+    char script[SITE_PATH_MAX];   /* the job's script */
     enum place_scheduler scheduler;
     char options[SITE_OPTIONS_MAX][SITE_WORD_MAX]; /* of every submission */
     uint32_t options_count;

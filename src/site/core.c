@@ -370,6 +370,7 @@ static void beat_fill(const struct site_core *c, struct wire_heartbeat *h) {
     h->tokens_per_s = c->tokens_per_s;
     h->loss = c->loss_recent;
     h->pending = c->deltas_count;
+    memcpy(h->fabric, c->set.fabric, sizeof h->fabric);
     for (uint32_t i = 0; i < c->leases_count; i++) {
         const struct site_lease *l = &c->leases[i];
         if (l->give_back) continue;

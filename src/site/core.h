@@ -27,6 +27,7 @@ enum {
 
 struct site_settings {
     char name[WIRE_NAME_MAX];
+    char fabric[WIRE_FABRIC_MAX]; /* "": not told */
     struct id128 run;
     struct hash fingerprint, tensors;
     uint32_t tokens_per_sample;

@@ -53,6 +53,18 @@ struct client_options site_client_options(const struct brg_site *s) {
                                    .timeout_ns = s->timeout_ns};
 }
 
+static enum brg_status fabric_take(struct brg_site *s, const char *given, struct err *e) {
+    const char *label = given != NULL ? given : getenv("BERINGIA_FABRIC");
+    if (label == NULL || *label == '\0') return BRG_OK;
+    if (!wire_fabric_valid(label))
+        return err_set(e, BRG_E_CONFIG,
+                       "%s \"%.80s\": want up to three words of a-z 0-9 - _ with / between, as in "
+                       "europe/alder",
+                       given != NULL ? "fabric" : "BERINGIA_FABRIC", label);
+    snprintf(s->fabric, sizeof s->fabric, "%s", label);
+    return BRG_OK;
+}
+
 static enum brg_status options_take(struct brg_site *s, const struct brg_options *o,
                                     struct err *e) {
     if (!o->hub_url || strlen(o->hub_url) >= sizeof s->url)
@@ -70,6 +82,7 @@ static enum brg_status options_take(struct brg_site *s, const struct brg_options
     snprintf(s->url, sizeof s->url, "%s", o->hub_url);
     snprintf(s->name, sizeof s->name, "%s", o->site_name);
     snprintf(s->dir, sizeof s->dir, "%s", o->state_dir);
+    TRY(fabric_take(s, o->fabric, e));
     s->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
     if (s->timeout_ns > TIMEOUT_MAX_NS) s->timeout_ns = TIMEOUT_MAX_NS; /* pauses are made of it */
     s->checkpoint_every_ns = o->checkpoint_every_ns;
@@ -357,6 +370,7 @@ void site_core_begin(struct brg_site *s) {
                                              .tokens_warmup = r->warmup_tokens,
                                              .decay_share = r->decay_share}};
     memcpy(set.name, s->name, sizeof set.name);
+    memcpy(set.fabric, s->fabric, sizeof set.fabric);
     struct id128 boot;
     os_random(boot.v, sizeof boot.v);
     site_init(&s->core, &set, &boot);

@@ -101,7 +101,7 @@ struct brg_site {
 
     /* fixed after open */
     char url[1024], name[WIRE_NAME_MAX], dir[OS_PATH_MAX];
-    char token_file[1024], ca_file[1024];
+    char token_file[1024], ca_file[1024], fabric[WIRE_FABRIC_MAX];
     time_ns timeout_ns, checkpoint_every_ns;
     uint64_t batch, warmup_steps, seed;
     int lock_fd;

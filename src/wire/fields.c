@@ -82,7 +82,8 @@ static void value_put(struct buf *out, const struct field *f, const uint8_t *p) 
 
 static bool left_out(const struct field *f, const uint8_t *at) {
     static const uint8_t bytes[] = {
-        [JSON_U32] = 4, [JSON_U64] = 8, [JSON_F64] = 8, [JSON_BOOL] = 1, [JSON_HASH] = HASH_BYTES};
+        [JSON_U32] = 4,  [JSON_U64] = 8,           [JSON_F64] = 8,
+        [JSON_BOOL] = 1, [JSON_HASH] = HASH_BYTES, [JSON_TEXT] = 1 /* its first */};
     if (!f->omitted) return false;
     CHECK(f->type < ARRAY_COUNT(bytes)); /* the other types did not need it so far */
     CHECK(bytes[f->type] > 0);

@@ -47,6 +47,11 @@ struct field {
         .name = #m, .type = JSON_TEXT, .offset = offsetof(struct s, m),                            \
         .max = sizeof(((struct s *)0)->m)                                                          \
     }
+#define FIELD_TEXT_OMIT(s, m)                                                                      \
+    {                                                                                              \
+        .name = #m, .type = JSON_TEXT, .optional = true, .omitted = true,                          \
+        .offset = offsetof(struct s, m), .max = sizeof(((struct s *)0)->m)                         \
+    }
 #define FIELD_NAME(s, m, n)                                                                        \
     {                                                                                              \
         .name = #m, .type = JSON_NAME, .offset = offsetof(struct s, m), .names = (n),              \

@@ -86,6 +86,19 @@ bool wire_name_valid(const char *name) {
     return true;
 }
 
+bool wire_fabric_valid(const char *label) {
+    size_t n = strnlen(label, WIRE_FABRIC_MAX), words = 1;
+    if (n == 0 || n >= WIRE_FABRIC_MAX) return false;
+    for (size_t i = 0; i < n; i++) {
+        char c = label[i];
+        if (c == '/' && (i == 0 || i + 1 == n || label[i - 1] == '/')) return false;
+        words += c == '/';
+        bool good = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+        if (!good && c != '/') return false;
+    }
+    return words <= 3;
+}
+
 /* ---- Tables ------------------------------------------------------------------------------------- */
 static const struct field range_fields[] = {FIELD(range, start, JSON_U64),
                                             FIELD(range, count, JSON_U64), FIELD_END};
@@ -138,6 +151,7 @@ static const struct field heartbeat_fields[] = {FIELD(wire_heartbeat, hb_seq, JS
                                                 FIELD_OPT(wire_heartbeat, tokens_per_s, JSON_F64),
                                                 FIELD_OPT(wire_heartbeat, loss, JSON_F64),
                                                 FIELD_OPT(wire_heartbeat, pending, JSON_U64),
+                                                FIELD_TEXT_OMIT(wire_heartbeat, fabric),
                                                 FIELD_LIST(wire_heartbeat, leases, progress_fields),
                                                 FIELD_END};
 static const struct field shrink_ok_fields[] = {FIELD(wire_shrink_ok, tok, JSON_HEX64),
@@ -283,6 +297,10 @@ static enum brg_status request_check(const struct wire_request *r, struct err *e
             "request.site: want 1 to %d of a-z 0-9 - _, beginning with a letter or digit",
             WIRE_NAME_MAX - 1);
     if (r->kind == WIRE_HEARTBEAT) {
+        if (r->u.heartbeat.fabric[0] != '\0' && !wire_fabric_valid(r->u.heartbeat.fabric))
+            return err_set(
+                e, BRG_E_MESSAGE,
+                "heartbeat.fabric: want up to three words of a-z 0-9 - _, with / between");
         for (uint32_t i = 0; i < r->u.heartbeat.leases_count; i++) {
             if (r->u.heartbeat.leases[i].read_ahead < r->u.heartbeat.leases[i].done)
                 return err_set(e, BRG_E_MESSAGE,

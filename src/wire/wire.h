@@ -15,6 +15,7 @@
 enum {
     WIRE_PROTOCOL = 1,
     WIRE_NAME_MAX = 48,   /* site names: [a-z0-9][a-z0-9_-]*, NUL included */
+    WIRE_FABRIC_MAX = 64, /* fabric labels, NUL included */
     WIRE_RANGES_MAX = 32, /* ranges of one lease */
     WIRE_LEASES_MAX = 16, /* leases a site may hold at once */
     WIRE_PARTS_MAX = 32,  /* leases in one manifest */
@@ -91,7 +92,8 @@ struct wire_heartbeat {
     uint64_t base, steps_total; /* steps of this incarnation */
     enum wire_phase phase;
     double steps_per_s, tokens_per_s, loss; /* of the last seconds; 0 where unknown */
-    uint64_t pending; /* contributions handed in or under way, not merged yet */
+    uint64_t pending;             /* contributions handed in or under way, not merged yet */
+    char fabric[WIRE_FABRIC_MAX]; /* where the site stands; "": not told */
     uint32_t leases_count;
     struct wire_progress leases[WIRE_LEASES_MAX];
 };
@@ -234,6 +236,9 @@ struct wire_answer {
 
 /* Site names come from outside and appear in logs and file names. */
 bool wire_name_valid(const char *name);
+/* Where a site stands, from coarse to fine: one to three words of a-z 0-9 - _ with '/' between, as in
+ * "europe/alder/rack-3". "" is not one. */
+bool wire_fabric_valid(const char *label);
 
 /* JSON. Decoders take outside bytes: strict types, unknown keys ignored (newer peers), counts bounded,
  * no partial result on failure; e names the field. */

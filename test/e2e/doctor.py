@@ -6,6 +6,7 @@
 fine without it: a doctor who finds it always, or never, is caught by the healthy case before it."""
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,16 @@ def healthy(w, at):
     want("right" not in said and w.tokens["honest"][13:] not in said, "a secret is shown")
 
 
+def links_under_its_own_name(w):
+    words = ("--links", "--hub", w.url, "--ca", w.ca, "--token", w.files["honest"])
+    code, said = examine(*words, "--name", "honest", "--fabric", "europe/alder")
+    want(code == 0 and "the hub has it" in said, said)
+    code, said = examine(*words, "--name", "another")
+    want(code != 0 and re.search(r"FAIL +links .*no other site", said), f"figures under another's name: {said}")
+    left = os.listdir(os.path.join(w.run, "incoming"))
+    want(left == [], f"what it sent to measure the line lies at the hub still: {left}")
+
+
 def report(name, f, *words):
     try:
         f(*words)
@@ -151,6 +162,7 @@ def main():
         keeper, at = proxy("--user", "guest:right")
         started.append(keeper)
         failed += report("finds_nothing_where_nothing_is", healthy, w, at)
+        failed += report("tells_links_under_its_own_name_alone", links_under_its_own_name, w)
         for name, (words, env, about, says) in faults(w, other, started).items():
             failed += report("finds_" + name, finds, words, env, about, says)
     finally:

@@ -76,6 +76,26 @@ TEST(wire_golden_join_with_the_hash_of_what_was_seen) {
     buf_fini(&b);
 }
 
+/* The same for where a site stands. */
+TEST(wire_golden_heartbeat_with_a_fabric) {
+    struct prng p;
+    struct wire_request r, back;
+    struct buf b;
+    struct err e = {0};
+    prng_seed(&p, 105);
+    random_request(&p, WIRE_HEARTBEAT, &r);
+    buf_init(&b, WIRE_BODY_MAX);
+    wire_request_encode(&r, &b);
+    assert_null(strstr(buf_cstr(&b), "fabric"));
+    memcpy(r.u.heartbeat.fabric, "europe/alder/rack-3", sizeof "europe/alder/rack-3");
+    buf_reset(&b);
+    wire_request_encode(&r, &b);
+    compare("request-heartbeat-fabric", &b);
+    assert_int_equal(wire_request_decode(WIRE_HEARTBEAT, b.data, b.bytes_count, &back, &e), BRG_OK);
+    assert_memory_equal(&r, &back, sizeof r);
+    buf_fini(&b);
+}
+
 /* The same for what proves it; and where it comes from. */
 TEST(wire_golden_seals) {
     struct prng p;

@@ -174,6 +174,9 @@ static const struct hostile table[] = {
      "{" HEAD ",\"hb_seq\":1,\"base\":0,\"phase\":\"training\",\"leases\":[{\"tok\":"
      "\"0000000000000001\",\"done\":2,\"read_ahead\":1}]}",
      "heartbeat.leases[0].read_ahead"},
+    {WIRE_HEARTBEAT,
+     "{" HEAD ",\"hb_seq\":1,\"base\":0,\"phase\":\"training\",\"fabric\":\"a//b\"}",
+     "heartbeat.fabric"},
     {WIRE_SHRINK_OK, "{" HEAD ",\"tok\":1,\"nonce\":\"0000000000000001\",\"keep\":1}",
      "shrink_ok.tok"},
     {WIRE_OUTCOME, "{" HEAD ",\"did\":[]}", "outcome.did"},
