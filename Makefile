@@ -93,9 +93,9 @@ $(B)/obj/%.o: %.c $(B)/flags
 all: program library mpi
 
 program: $(if $(OBJECTS_cli),$(B)/beringia)
-$(B)/beringia: $(ALL_OBJECTS) $(SIM_OBJECTS)
+$(B)/beringia: $(ALL_OBJECTS) $(SIM_OBJECTS) $(B)/obj/sim-many.o
 	@echo "  LINK    $@"
-	@$(CC) $(LDFLAGS_ALL) $(ALL_OBJECTS) $(SIM_OBJECTS) $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
+	@$(CC) $(LDFLAGS_ALL) $(ALL_OBJECTS) $(SIM_OBJECTS) $(B)/obj/sim-many.o $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
 
 # The C API: what include/beringia.h declares is exported, everything else is hidden.
 # A site reads checkpoints, and has no journal: so neither SQLite nor libpq.

@@ -3,6 +3,7 @@
  *
  *   beringia sim --seeds N [--first N]     seeds 1 .. N; the last line is key=value
  *   beringia sim --seed N                  one seed, with a readable trace
+ *   beringia sim --sites N                 N sites in each seed, up to a thousand
  * The exit status is 0, or 1 where a seed violated something (or, from 10,000 seeds on, where a mark
  * was reached by none). */
 #include <fcntl.h>
@@ -19,9 +20,10 @@
 #include "sim/sim.h"
 
 enum { SEEDS_USUAL = 1000, SEEDS_FOR_MARKS = 10000, TWICE_EVERY = 64, VIOLATIONS_MAX = 5 };
+enum { POSITIONS_A_SITE = 8 }; /* as world.c draws them */
 
 struct options {
-    uint64_t first, count, list_count;
+    uint64_t first, count, list_count, sites;
     uint64_t *list;
     bool one, trace, marks, twice, quick, mutants;
 };
@@ -46,6 +48,7 @@ static void help(void) {
            "  --seeds N      run so many seeds (1000)\n"
            "  --first N      begin at this one (1)\n"
            "  --seed N       one seed, with its trace\n"
+           "  --sites N      so many sites in each seed, 1 to 1000 (else a seed draws 1 to 5)\n"
            "  --file PATH    the seeds that stand in this file, one a line, # begins a comment\n"
            "  --no-trace     one seed without its trace\n"
            "  --twice        run each seed twice and compare the traces\n"
@@ -63,8 +66,11 @@ struct totals {
 
 static void say_violation(const struct sim *m, uint64_t seed) {
     printf("FAIL seed %" PRIu64 " at %.3f s: %s\n", seed, (double)m->now / NS_PER_S, m->why);
-    printf("     replay: make sim SEED=%" PRIu64 "    or: beringia sim --seed %" PRIu64 "\n", seed,
-           seed);
+    if (m->sites_wanted > 0)
+        printf("     replay: beringia sim --seed %" PRIu64 " --sites %u\n", seed, m->sites_wanted);
+    else
+        printf("     replay: make sim SEED=%" PRIu64 "    or: beringia sim --seed %" PRIu64 "\n",
+               seed, seed);
     fflush(stdout);
 }
 
@@ -138,6 +144,7 @@ static uint64_t report(const struct sim *m, const struct options *o, const struc
 static int run_seeds(const struct options *o) {
     struct sim *m = sim_create();
     struct totals t = {0};
+    m->sites_wanted = (uint32_t)o->sites;
     if (o->list_count > 0)
         for (uint64_t i = 0; i < o->list_count && t.violations < VIOLATIONS_MAX; i++)
             (void)run_one(m, o->list[i], o, &t);
@@ -243,7 +250,14 @@ static bool file_read(struct options *o, const char *path) {
     return true;
 }
 
+/* Of the simulator with room for more; not in a program that was linked without it. */
+int cmd_sim_many(int argc, char **argv) __attribute__((weak));
+
+#ifdef SIM_MANY
+int cmd_sim_many(int argc, char **argv) {
+#else
 int cmd_sim(int argc, char **argv) {
+#endif
     struct options o = {.first = 1, .count = SEEDS_USUAL};
     const char *only = NULL;
     bool no_trace = false;
@@ -268,6 +282,8 @@ int cmd_sim(int argc, char **argv) {
             i++;
         else if (strcmp(a, "--first") == 0 && parse_u64(v, &o.first))
             i++;
+        else if (strcmp(a, "--sites") == 0 && parse_u64(v, &o.sites) && o.sites > 0)
+            i++;
         else if (strcmp(a, "--seed") == 0 && parse_u64(v, &o.first))
             o.count = 1, o.one = o.trace = true, i++;
         else if (strcmp(a, "--file") == 0 && file_read(&o, v))
@@ -276,6 +292,15 @@ int cmd_sim(int argc, char **argv) {
             return cli_usage("sim", "option is not understood, or its value:", a);
     }
     if (no_trace) o.trace = false;
+    if (o.sites > SIM_SITES || o.sites * POSITIONS_A_SITE > SIM_POSITIONS) {
+#ifndef SIM_MANY
+        if (cmd_sim_many != NULL) {
+            mem_free(o.list);
+            return cmd_sim_many(argc, argv);
+        }
+#endif
+        return cli_usage("sim", "more sites than this program has room for:", "--sites");
+    }
 #ifdef BRG_MUTANTS
     if (o.mutants) return run_mutants(&o, only);
 #else

@@ -462,7 +462,7 @@ void hub_on_request(struct sim *m, struct sim_hub *s, const struct sim_event *e)
     w.answer.kind = q->kind;
     w.answer.req = q->req;
     w.inc = q->inc;
-    w.site = (uint32_t)(q->site[1] - '0') % SIM_SITES;
+    w.site = sim_site_of(q->site);
     if (q->kind == WIRE_COMMIT) w.did = q->u.commit.did;
     if (q->kind == WIRE_OUTCOME) w.did = q->u.outcome.did;
     if (s->full && q->kind != WIRE_OUTCOME) {

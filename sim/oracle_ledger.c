@@ -173,7 +173,7 @@ static void on_join(struct sim *m, const struct record_join *r) {
     WRONG(m, r->inc != s->inc + 1);
     WRONG(m, actives_of(m, r->site) != r->kept_count + r->fenced_count);
     s->inc = r->inc;
-    o->inc_of[(r->name[1] - '0') % SIM_SITES] = r->inc; /* s0, s1, ... */
+    o->inc_of[sim_site_of(r->name)] = r->inc;
     s->joined = true;
     for (uint32_t i = 0; i < r->kept_count; i++) {
         struct model_lease *l = active(m, r->kept[i]);

@@ -19,13 +19,36 @@ static void take_skips(const struct site_core *c, float *want) {
     for (uint32_t i = 0; i < c->seg.skips_count; i++) want[c->seg.skips[i].position] -= 1;
 }
 
+/* With many sites the vectors are long, and nearly every event leaves them alone. What they are compared with depends on
+ * these figures; a weight that changes without them is seen at the next change of one. */
+enum { LOOK_ALWAYS = 5 };
+static bool seen_before(struct sim_proc *p) {
+    const struct site_core *c = &p->core;
+    uint64_t h = mix64(p->life) ^ mix64(p->changes + 1);
+    const uint64_t words[] = {c->base,         c->seg.steps,   c->seg.samples, c->seg.skips_count,
+                              c->deltas_count, c->leases_count};
+    for (size_t i = 0; i < ARRAY_COUNT(words); i++) h = mix64(h ^ words[i]) + i;
+    for (uint32_t i = 0; i < c->deltas_count; i++)
+        h = mix64(h ^ get_le64(c->deltas[i].c.did.v)) + c->deltas[i].state;
+    for (uint32_t i = 0; i < c->leases_count; i++) {
+        const struct site_lease *l = &c->leases[i];
+        h = mix64(mix64(h ^ l->w.tok) ^ l->done) ^ mix64(l->cut << 1 | l->give_back);
+    }
+    bool seen = h == p->looked_at;
+    p->looked_at = h;
+    return seen;
+}
+
+static bool older_than(const struct sim_proc *other, const struct sim_proc *p) {
+    return other->site != p->site || other->core.inc <= p->core.inc || !other->ever;
+}
+
 void oracle_site(struct sim *m, struct sim_proc *p) {
     const struct site_core *c = &p->core;
     if (!c->loaded || c->reset_due || c->state == SITE_STOPPED) return;
     /* A process that was replaced and does not know it yet may owe what its twin has handed in. */
-    bool newest = m->restores == 0;
-    for (uint32_t i = 0; i < SIM_PROCS; i++)
-        newest &= m->proc[i].site != p->site || m->proc[i].core.inc <= c->inc || !m->proc[i].ever;
+    bool newest = m->restores == 0 && older_than(&m->proc[p->site], p);
+    for (uint32_t i = SIM_SITES; i < SIM_PROCS; i++) newest &= older_than(&m->proc[i], p);
     for (uint32_t i = 0; i < c->deltas_count && newest; i++) {
         const struct model_delta *d = model_delta_find(m, &c->deltas[i].c.did);
         if (d == NULL || d->state != MODEL_MERGED || d->version > c->base) continue;
@@ -34,8 +57,10 @@ void oracle_site(struct sim *m, struct sim_proc *p) {
                  "W1: %s/%u: version %llu has an own contribution in it that the site owes still",
                  p->name, p->index, (unsigned long long)c->base);
     }
-    float want[SIM_WEIGHTS] = {0}, have[SIM_WEIGHTS], own[SIM_WEIGHTS];
+    if (m->w.sites > LOOK_ALWAYS && seen_before(p)) return;
+    float want[SIM_WEIGHTS], have[SIM_WEIGHTS], own[SIM_WEIGHTS];
     size_t n = m->w.weights;
+    memset(want, 0, n * sizeof *want);
     memset(own, 0, n * sizeof *own);
     for (uint32_t i = 0; i < c->deltas_count; i++)
         if (c->deltas[i].state != PENDING_FAILED)

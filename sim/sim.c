@@ -47,9 +47,14 @@ static void on_abort(int signal_number) {
     longjmp(m->stop, 1);
 }
 
+uint32_t sim_site_of(const char *name) {
+    uint64_t n;
+    return parse_u64(name + 1, &n) && n < SIM_SITES ? (uint32_t)n : 0;
+}
+
 struct sim *sim_create(void) {
     struct sim *m = mem_alloc(1, sizeof *m);
-    m->arena_cap = 48 << 20;
+    m->arena_cap = (size_t)SIM_ARENA_MB << 20;
     m->arena = mem_alloc(m->arena_cap, 1);
     struct sigaction a = {.sa_handler = on_abort};
     sigaction(SIGABRT, &a, NULL);

@@ -28,13 +28,33 @@
 #include "site/core.h"
 #include "site/weights.h"
 
+/* The same simulator for a thousand sites is compiled beside this one, with room for them (sim.mk); what it exports is
+ * cmd_sim_many alone. */
+#ifdef SIM_MANY
+enum {
+    SIM_SITES = 1000,
+    SIM_PROCS = 1024,
+    SIM_EPOCHS = 1,
+    SIM_POSITIONS = 8192,
+    SIM_EVENTS = 65536,
+    SIM_MESSAGES = 32768,
+    SIM_BLOBS = 32768,
+    SIM_DELTAS = 32768,
+    SIM_RECORDS = 262144,
+    SIM_LEASES = 65536,
+    SIM_VERSIONS = 4096,
+    SIM_WAITERS = 32768,
+    SIM_PLAN_PARTS = 4096,
+    SIM_PARTS = 4096,
+    SIM_EVENTS_A_SEED = 40000000,
+    SIM_ARENA_MB = 3072,
+};
+#else
 enum {
     SIM_SITES = 5,
     SIM_PROCS = 12, /* processes of sites: one a site, and twins */
-    SIM_HUBS = 2,
     SIM_EPOCHS = 3,
     SIM_POSITIONS = 200,
-    SIM_WEIGHTS = SIM_EPOCHS * SIM_POSITIONS,
     SIM_EVENTS = 4096,
     SIM_MESSAGES = 768,
     SIM_BLOBS = 2048,
@@ -44,9 +64,16 @@ enum {
     SIM_VERSIONS = 2048,
     SIM_WAITERS = 256,
     SIM_PLAN_PARTS = 128,
+    SIM_PARTS = 64,
+    SIM_EVENTS_A_SEED = 400000,
+    SIM_ARENA_MB = 48,
+};
+#endif
+enum {
+    SIM_HUBS = 2,
+    SIM_WEIGHTS = SIM_EPOCHS * SIM_POSITIONS,
     SIM_SAVES = 3,
     SIM_BASES = 24,
-    SIM_EVENTS_A_SEED = 400000,
 };
 
 /* ---- Time and events (events.c) ----------------------------------------------------------------- */
@@ -206,6 +233,7 @@ struct sim_proc {
     struct sim_save pending; /* on its way to the disk */
     struct sim_dir dir;
     uint64_t changes, changes_saved;
+    uint64_t looked_at; /* oracle_site.c: what was compared last */
 };
 struct sim_delta { /* a contribution that was ever cut */
     struct id128 did;
@@ -288,6 +316,7 @@ struct model {
 /* ---- All of it ---------------------------------------------------------------------------------------- */
 struct sim {
     uint64_t seed;
+    uint32_t sites_wanted; /* 0: as the seed draws */
     struct prng prng;
     struct sim_world w;
     time_ns now;
@@ -321,7 +350,7 @@ struct sim {
     bool has_backup;
     struct sim_blob blob[SIM_BLOBS];
     uint32_t blobs_count;
-    struct sim_part part[64];
+    struct sim_part part[SIM_PARTS];
     uint32_t parts_count;
     struct sim_delta delta[SIM_DELTAS];
     uint32_t deltas_count;
@@ -447,6 +476,8 @@ void answers_final(struct sim *m);
 void oracle_site(struct sim *m, struct sim_proc *p);
 
 /* sim.c: one seed; false: why says what is wrong */
+/* The site of a name s0, s1, ...; of another one: 0. */
+uint32_t sim_site_of(const char *name);
 struct sim *sim_create(void);
 void sim_destroy(struct sim *m);
 bool sim_run(struct sim *m, uint64_t seed, bool trace);

@@ -10,6 +10,8 @@
 #include "base/mutant.h"
 #include "sim/sim.h"
 
+enum { SIM_SITES_SEED = 5, POSITIONS_A_SITE = 8 }; /* a seed draws up to so many sites by itself */
+
 /* ---- Drawing ---------------------------------------------------------------------------------------------- */
 
 static void draw_faults(struct sim *m) {
@@ -116,7 +118,7 @@ static void draw_settings(struct sim *m) {
         .weight_decay = 0.1,
         .ttl_ns = sim_seconds(6 + 30 * prng_unit(g)),
         .lease_samples_min = 1 + prng_below(g, 3),
-        .sites_max = 16,
+        .sites_max = w->sites > SIM_SITES_SEED ? SIM_PROCS : 16,
         .delta_bytes_max = 1 << 20};
     m->settings.rule.sum = true;
     m->settings.heartbeat_ns = m->settings.ttl_ns / (time_ns)(4 + prng_below(g, 8));
@@ -134,6 +136,11 @@ void world_draw(struct sim *m) {
                                      : 1 + (uint32_t)prng_below(g, 3);
     w->epochs = prng_below(g, 6) == 0 ? 3 : 1 + (uint32_t)prng_below(g, 2);
     w->positions = big ? 60 + prng_below(g, SIM_POSITIONS - 60) : 6 + prng_below(g, 22);
+    if (m->sites_wanted > 0) {
+        w->sites = m->sites_wanted;
+        w->epochs = 1;
+        w->positions = w->sites * POSITIONS_A_SITE;
+    }
     w->weights = w->epochs * w->positions;
     w->batch = 1 + prng_below(g, 4);
     w->steps = 1 + prng_below(g, 4);

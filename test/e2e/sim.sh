@@ -22,7 +22,16 @@ run() {
 
 run sim_seeds_that_failed_once --file "$ROOT/test/seeds/sim.txt"
 run sim_two_thousand_seeds --seeds 2000
+run sim_a_hundred_sites --sites 100 --seeds 3
 run sim_the_same_seed_the_same_trace --seeds 100 --twice
+
+# A site more than there is room for is said, and not cut off.
+if "$BERINGIA" sim --sites 1001 > /dev/null 2>&1; then
+    echo "FAIL sim_refuses_more_sites_than_fit"
+    status=1
+else
+    echo "ok sim_refuses_more_sites_than_fit"
+fi
 
 # A mistyped option must not look like a pass.
 if "$BERINGIA" sim --seds 5 > /dev/null 2>&1; then
