@@ -27,7 +27,7 @@ static const char HELP[] =
     "removed\n"
     "  --site FILE    hub, token, CA, state and scheduler of a facility's agent (docs/agent.md)\n"
     "  --no-upload    do not send the 4 MB that measure the line to the hub, which drops them\n"
-    "  --links        measure this line more thoroughly (some seconds, up to 192 MB) and tell the "
+    "  --links        measure this line more thoroughly (some seconds, up to 700 MB) and tell the "
     "hub,\n"
     "                 which keeps it for beringia status --json and beringia plan --topology\n"
     "  --name NAME    with --links: the site's name (default: that of --site)\n"

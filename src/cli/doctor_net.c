@@ -3,7 +3,6 @@
  * clocks agree, how fast. One request tells most of it; what failed first is the finding, the rest would follow from
  * it. */
 #include <curl/curl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,22 +274,39 @@ static void say_delay(struct probe *p) {
                "%.1f ms a request (of %zu: %.1f to %.1f)", ms[n / 2], n, ms[0], ms[n - 1]);
 }
 
-/* Figures that others plan by want a connection that has found its speed: the best of some pieces one after another on it. */
-enum { PIECES_MOST = 16 };
+/* Figures that others plan by want a connection that has found its speed: pieces one after another on it, each twice as large
+ * as the one before. The first one only warms it up, and of each the round trip is taken off, which a piece pays
+ * once whatever its size: at 1 Gbit/s and 90 ms it is three quarters of the time of 4 MB. */
+enum { PIECES_MOST = 8, PIECE_BYTES_MOST = 64 << 20 };
 #define PIECES_S 2.0
 
-static bool again(const struct probe *p, uint32_t pieces, double spent) {
-    return p->d->links && pieces < PIECES_MOST && spent < PIECES_S;
+struct pieces {
+    uint32_t count;
+    uint64_t bytes; /* of the next one */
+    double spent, mb, s;
+};
+
+static void piece_note(const struct probe *p, struct pieces *k, double bytes, double s) {
+    double rtt = p->d->links ? p->d->delay_ms / 1e3 : 0;
+    if (k->count == 1) k->mb = k->s = 0;
+    k->count++;
+    k->spent += s;
+    k->mb += bytes / 1e6;
+    k->s += s - rtt > s / 8 ? s - rtt : s / 8;
+    if (k->bytes < PIECE_BYTES_MOST) k->bytes *= 2;
+}
+
+static bool again(const struct probe *p, const struct pieces *k) {
+    return p->d->links && k->count < PIECES_MOST && (k->count < 2 || k->spent < PIECES_S);
 }
 
 static void measure_down(struct probe *p) {
     char path[64], range[64];
-    uint32_t pieces = 0;
-    double spent = 0;
+    struct pieces k = {.bytes = PROBE_BYTES};
     (void)snprintf(path, sizeof path, "/v1/versions/%llu/checkpoint",
                    (unsigned long long)p->d->run.head);
-    (void)snprintf(range, sizeof range, "0-%d", PROBE_BYTES - 1);
     do {
+        (void)snprintf(range, sizeof range, "0-%llu", (unsigned long long)k.bytes - 1);
         probe_begin(p, path);
         p->count_only = true;
         curl_easy_setopt(p->curl, CURLOPT_RANGE, range);
@@ -301,9 +317,9 @@ static void measure_down(struct probe *p) {
             doctor_say(p->d, FINDING_WARN, BRG_OK, "token", "a site needs one of scope site",
                        "it may not read weights");
         if (p->bytes == 0 || s <= 0 || (p->http != 200 && p->http != 206)) return;
-        p->d->down_mb_s = fmax(p->d->down_mb_s, (double)p->bytes / 1e6 / s);
-        spent += s;
-    } while (again(p, ++pieces, spent));
+        piece_note(p, &k, (double)p->bytes, s);
+        p->d->down_mb_s = k.mb / k.s;
+    } while (again(p, &k));
 }
 
 /* Zeros are what a proxy that packs would make short work of: random ones, then. */
@@ -372,14 +388,15 @@ static bool piece_up(struct probe *p, uint64_t n, double *out_s) {
 }
 
 static void measure_up(struct probe *p) {
-    uint64_t most = 4 * p->d->run.parameters, n = most < PROBE_BYTES / 2 ? most : PROBE_BYTES / 2;
-    uint32_t pieces = 0;
-    double spent = 0, s = 0;
+    const uint64_t most = 4 * p->d->run.parameters; /* the hub takes no larger contribution */
+    struct pieces k = {.bytes = PROBE_BYTES / 2};
+    double s = 0;
     do {
+        uint64_t n = most < k.bytes ? most : k.bytes;
         if (!piece_up(p, n, &s)) return;
-        p->d->up_mb_s = fmax(p->d->up_mb_s, (double)n / 1e6 / s);
-        spent += s;
-    } while (again(p, ++pieces, spent));
+        piece_note(p, &k, (double)n, s);
+        p->d->up_mb_s = k.mb / k.s;
+    } while (again(p, &k));
 }
 
 /* In words: what a round costs on this line. */
