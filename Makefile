@@ -432,7 +432,7 @@ help:
 	@echo "make bench-agent [AGENT_MINUTES=10]  what an agent costs on a login node"
 	@echo "make web              the dashboard, which the next make puts into the program (wants npm)"
 	@echo "make test-web         the dashboard in a real Chromium beside a real run (root; installs Chromium)"
-	@echo "make test-web-demo    the same beside a whole make demo, from its first minute to its last (six minutes)"
+	@echo "make test-web-demo    the same beside a whole make demo, from its first minute to its last (eight minutes)"
 	@echo "make bench-viewers    what 100 viewers of the dashboard cost the hub"
 	@echo "make clean"
 	@echo "settings: VARIANT=release|debug|asan|tsan|cov WERROR=1 CC=clang POSTGRES=no T=name; config.mk"
