@@ -285,6 +285,7 @@ class Run:
             return [status, self._counters[0], _bits(self._site.lr)]
         status, steps, lr = self._together(act)
         self.lr, self.complete, self.draining = _float(lr), status == COMPLETE, status == DRAIN
+        self._look_at_the_betas()
         if status == GO:
             self._take_in()
             if self._moments:
@@ -478,6 +479,19 @@ class Run:
         if before[1] is not None:
             before[1].synchronize()  # a step ago: done long since
         return float(before[0])
+
+    def _look_at_the_betas(self) -> None:
+        """The hub refuses a step that is larger than AdamW's can be with the run's betas. With others it takes the small ones
+        of a beginning, and refuses later: so it is told here and not there."""
+        if self._optimizer is None or not self._speaks or self.settings.beta2 <= 0:
+            return
+        wanted = (self.settings.beta1, self.settings.beta2)
+        for group in self._optimizer.param_groups:
+            used = tuple(float(x) for x in group.get("betas", wanted))
+            if max(abs(u - w) for u, w in zip(used, wanted)) > 1e-6:
+                _tell(f"the optimizer's betas are {used}, the run's are {wanted}: give it betas={wanted}, or the hub may refuse "
+                      "what is handed in")
+                return
 
     def _look_at_the_rate(self) -> None:
         if self._warned or self._optimizer is None:

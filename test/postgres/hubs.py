@@ -16,6 +16,9 @@ sys.path.insert(0, os.path.join(ROOT, "scripts", "lib"))
 from cluster import Cluster, Failure, wait_for  # noqa: E402
 
 
+LONG = 300  # seconds: only what hangs takes so long
+
+
 def check(what, condition, detail=""):
     if not condition:
         raise Failure(f"{what}: {detail}")
@@ -142,7 +145,7 @@ class Run(Cluster):
         self.hubs.append(hub)
         return hub
 
-    def serve(self, hub, seconds=60):
+    def serve(self, hub, seconds=LONG):
         """Waits until it answers; sites are led to it from then on."""
         def up():
             check("the hub lives", hub.alive(), f"it ended with {hub.process.returncode}: {hub.said()[-300:]}")
@@ -152,13 +155,13 @@ class Run(Cluster):
         self.hub, self.url = hub.process, self.front.url
         return hub
 
-    def train_on(self, versions, seconds=120):
+    def train_on(self, versions, seconds=LONG):
         """Until so many more versions are there."""
         first = wait_for_status(self)["head"]
         wait_for(f"{versions} more versions", lambda: (self.status() or {"head": 0})["head"] >= first + versions, seconds,
                  each=self.check_processes)
 
-    def finish(self, seconds=240):
+    def finish(self, seconds=2 * LONG):
         wait_for("the run to be complete", self.complete, seconds, each=self.check_processes)
         self.wait_sites()
         self.stop_hub()
@@ -178,11 +181,11 @@ class Run(Cluster):
 
 
 def wait_for_status(run):
-    wait_for("a status", lambda: run.status() is not None, 60)
+    wait_for("a status", lambda: run.status() is not None, LONG)
     return run.last_status
 
 
-def taken_over(hub, seconds=60):
+def taken_over(hub, seconds=LONG):
     """Seconds until it answers."""
     began = time.monotonic()
     wait_for("the standby to serve", lambda: hub.url() and hub.status(), seconds, pause=0.01)

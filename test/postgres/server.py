@@ -73,7 +73,7 @@ class Server:
                  *[w for s in self.settings for w in ("-c", s)]], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.dir,
                 env={"PATH": "/usr/bin:/bin", "HOME": self.dir, "LC_ALL": "C"}, **self.who)
 
-    def start(self, seconds=60):
+    def start(self, seconds=300):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.process is None or self.process.poll() is not None:
@@ -104,7 +104,7 @@ class Server:
         """SIGINT: it ends all sessions in order (fast); SIGQUIT: at once, recovery follows; SIGKILL."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
-            self.process.wait(timeout=60)
+            self.process.wait(timeout=300)
 
     def sql(self, text):
         return self.run("psql", "-h", self.dir, "-p", str(PORT), "-U", "brg", "-d", "postgres", "-X", "-A", "-t", "-v",

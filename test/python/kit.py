@@ -24,6 +24,7 @@ TINY = os.path.join(ROOT, "share", "models", "tiny.json")
 FAST = {"lease.ttl": "6s", "lease.heartbeat": "500ms", "outer.steps": 10, "outer.grace": "3s", "lease.samples_min": 32,
         "lease.samples_max": 128, "train.lr": 0.004, "train.warmup_tokens": 8000}
 TRAINER = os.path.join(ROOT, "test", "python", "trainer.py")
+LONG = 900  # seconds: only what hangs takes so long. PyTorch alone may need minutes to begin on a busy machine
 FAILED = []
 
 
@@ -87,13 +88,13 @@ def log_of(c, name):
         return f.read()
 
 
-def wait_sites(c, seconds=300):
+def wait_sites(c, seconds=LONG):
     """PyTorch takes its time to begin, on a busy machine more than a native site takes for all of it."""
     wait_for("the sites to end", lambda: all(p.poll() is not None for p in c.sites.values()), seconds, each=c.check_processes)
     c.wait_sites()
 
 
-def finish(c, seconds=400):
+def finish(c, seconds=LONG):
     """The run completes, all sites end with 0; the audit's figures."""
     wait_for("the run to complete", c.complete, seconds, each=c.check_processes)
     wait_sites(c)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 900
+# timeout: 3600
 """FullyShardedDataParallel, with flat and with original parameters, and fully_shard (FSDP2), over two ranks on CPUs.
 PyTorch 1.13 cannot (Debian's does not even import it under Python 3.11, and it shards on CUDA only); 2.6 can, and
 `make test-torch2` runs this with it. What must hold: 30 steps give the delta that DistributedDataParallel gives; beside a
@@ -22,7 +22,7 @@ KINDS = tuple(os.environ.get("KINDS", "units orig parts").split())
 def why_not(kind):
     """The reason for which this PyTorch cannot do it here; "" where it can. A process of its own finds out."""
     done = subprocess.run([sys.executable, os.path.join(kit.ROOT, "test", "python", "cpu_fsdp.py"), kind], capture_output=True,
-                          text=True, timeout=200, check=False)
+                          text=True, timeout=kit.LONG, check=False)
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it died"])[-1][:100]
 
 
@@ -65,18 +65,18 @@ def comes_back(keep, kind):
     c = begin("back-" + kind, kit.pack(110000), native={"n": ["--throttle", 0.2]})
     keep(c)
     for round_, ranks in enumerate((2, 2, 1)):
-        words = ["--model", kit.TINY, "--batch", 8 // ranks, "--fsdp", kind, "--nap", 0.02]
+        words = ["--model", kit.TINY, "--batch", 8 // ranks, "--fsdp", kind, "--nap", 0.05]
         # One rank is a world of its own, so that the same script runs.
         env = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"} if ranks == 1 else None
         p = start(c, "p", *words, ranks=ranks, env=env)
         if ranks == 1:
-            wait_for("its third job", lambda: log_of(c, "p").count("joined rank=0") == 3, 200, each=c.check_processes)
+            wait_for("its third job", lambda: log_of(c, "p").count("joined rank=0") == 3, kit.LONG, each=c.check_processes)
             c.start_site("n")  # not before: it would have done all of the work while PyTorch was loaded
             break
-        wait_for("some steps", lambda n=round_: log_of(c, "p").count("step 20 ") > n, 200, each=c.check_processes)
+        wait_for("some steps", lambda n=round_: log_of(c, "p").count("step 20 ") > n, kit.LONG, each=c.check_processes)
         for one in p:
             one.send_signal(kit.TERM)
-        codes = [one.wait(timeout=200) for one in p]
+        codes = [one.wait(timeout=kit.LONG) for one in p]
         c.sites.pop("p")
         c.sites.pop("p1")
         if codes != [0, 0]:
@@ -107,7 +107,7 @@ def bf16_is_told(keep):
     c = begin("bf16", kit.pack(60000))
     keep(c)
     p = start(c, "p", "--model", kit.TINY, "--fsdp", "units", "--dtype", "bfloat16", ranks=2)
-    codes = [one.wait(timeout=200) for one in p]
+    codes = [one.wait(timeout=kit.LONG) for one in p]
     c.sites.clear()
     say("fsdp_bf16_is_told", 0 not in codes and "ModelError" in log_of(c, "p") and "MixedPrecision" in log_of(c, "p"), codes)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 600
+# timeout: 3600
 """One native C site and one PyTorch site train one model on real text; then one native site and a PyTorch site of two
 DistributedDataParallel ranks; beside them two native sites, at equal tokens. Both kinds must contribute, the audits be
 clean, perplexities be within 1 %. Then rank 1 of the DDP site is killed in the middle: its site must end by itself,
@@ -75,7 +75,7 @@ def mixed_native_and_pytorch(keep):
     c = warm("mixed", {"a": pace(keep)})
     keep(c)
     start(c, "p", "--model", kit.TINY, "--pace", STEP_S)
-    wait_for("the PyTorch site", lambda: "joined rank=0" in log_of(c, "p"), 60, each=c.check_processes)
+    wait_for("the PyTorch site", lambda: "joined rank=0" in log_of(c, "p"), kit.LONG, each=c.check_processes)
     c.start_site("a")
     a = finish(c)
     say("mixed_audit_is_clean", True)
@@ -86,7 +86,7 @@ def ddp_of_two_ranks_beside_a_native_one(keep):
     c = warm("ddp", {"a": pace(keep)})
     keep(c)
     start(c, "p", "--model", kit.TINY, "--batch", 4, "--pace", STEP_S, ranks=2)
-    wait_for("the DDP site", lambda: "joined rank=0" in log_of(c, "p"), 60, each=c.check_processes)
+    wait_for("the DDP site", lambda: "joined rank=0" in log_of(c, "p"), kit.LONG, each=c.check_processes)
     c.start_site("a")
     a = finish(c)
     say("ddp_audit_is_clean", True)
@@ -98,9 +98,9 @@ def ddp_rank_1_is_killed(keep):
     keep(c)
     ranks = start(c, "p", "--model", kit.TINY, "--batch", 4, "--pace", STEP_S, ranks=2)
     c.start_site("a")
-    wait_for("some steps", lambda: "step 10" in log_of(c, "p"), 90, each=c.check_processes)
+    wait_for("some steps", lambda: "step 10" in log_of(c, "p"), kit.LONG, each=c.check_processes)
     ranks[1].kill()
-    codes = [p.wait(timeout=90) for p in ranks]
+    codes = [p.wait(timeout=kit.LONG) for p in ranks]
     c.sites.pop("p")
     c.sites.pop("p1")
     say("ddp_a_lost_rank_ends_the_site", codes[0] not in (0, None), codes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# timeout: 200
+# timeout: 3600
 """From the same weights, positions and settings in f32, 50 steps in PyTorch and 50 in C: the deltas must point the same way,
 cosine at least 0.999. Two runs of equal seed, with eta 1, mu 0 and the fp32 codec, so version 1 minus version 0 is the
 delta itself. This holds names, order and shapes, the order of samples, AdamW, clipping and the rate together."""

@@ -31,6 +31,7 @@ p.add_argument("--decay", type=float, default=0.1)
 p.add_argument("--grace", type=float, default=25.0)
 p.add_argument("--fail-at", type=int, default=-1, help="raise in the middle of this step")
 p.add_argument("--break-at", type=int, default=-1, help="the process ends without close at this step")
+p.add_argument("--tell", action="store_true", help="say after each step how many are not handed in")
 p.add_argument("--nan-at", type=int, default=-1)
 p.add_argument("--nap", type=float, default=0.0, help="seconds a step takes longer")
 p.add_argument("--pace", type=float, default=0.0, help="a step takes at least so many seconds")
@@ -95,6 +96,8 @@ with run:
         step += 1
         run.step(model, loss if step != a.nan_at else loss * float("nan"))
         schedule.step()
+        if a.tell:
+            print(f"segment_steps={run.figures().segment_steps}", flush=True)
         if step == a.break_at:
             sys.exit(0) if a.fail_at == -2 else os.kill(os.getpid(), signal.SIGKILL)
         if step >= a.steps:

@@ -25,6 +25,7 @@ from cluster import Cluster, Failure, wait_for  # noqa: E402
 PROGRAM = os.environ.get("BERINGIA") or os.path.join(ROOT, "build", "release", "beringia")
 TINY = os.path.join(ROOT, "share", "models", "tiny.json")
 KILLED = 128 + signal.SIGKILL
+LONG = 600  # seconds: only what hangs takes so long
 CLUSTERS = []  # all that were made, to be ended whatever happens
 PAGE, BOOKS = 4096, 266240  # train/memory.h
 # Containers of tests run as root, and on fewer processors than there are ranks; hwloc is not needed to be exact.
@@ -80,7 +81,7 @@ class World:
 class Run:
     """One run with one site of `ranks` ranks (1: no MPI)."""
 
-    def __init__(self, world, name, ranks=2, memory=True, more=(), throttle=0.1):
+    def __init__(self, world, name, ranks=2, memory=True, more=(), throttle=0.03):
         self.world, self.name, self.ranks, self.throttle = world, name, ranks, throttle
         self.nodes = [os.path.join(world.memory, name, f"node{r}") for r in range(ranks)]
         words = ["--batch", world.batch, "--threads", 1, "--timeout", "5s", "--grace", "30s", "--trust-data",
@@ -113,7 +114,7 @@ class Run:
         found = re.findall(rf"ev={name}\b([^\n]*)\n", self.log())
         return dict(re.findall(r"(\w+)=(\S+)", found[-1])) if found else None
 
-    def wait_event(self, name, fits=lambda e: True, seconds=120):
+    def wait_event(self, name, fits=lambda e: True, seconds=LONG):
         def there():
             e = self.event(name)
             return e is not None and fits(e)
@@ -155,14 +156,14 @@ class Run:
 
     def gone(self):
         process = self.c.sites.pop("a")
-        status = process.wait(timeout=60)
+        status = process.wait(timeout=LONG)
         want(status in (KILLED, -signal.SIGKILL), f"{self.name}: it ended with {status}, not as killed")
 
     # ---- what is done to it ----------------------------------------------------------------------
     def hold_disk(self):
         """No later local checkpoint than the one that is there. Gives its step."""
         path = os.path.join(self.state, "checkpoint.safetensors")
-        wait_for("a local checkpoint", lambda: os.path.exists(path), 120, each=self.c.check_processes)
+        wait_for("a local checkpoint", lambda: os.path.exists(path), LONG, each=self.c.check_processes)
 
         os.makedirs(os.path.join(self.c.out, "way", "in"))  # not empty, or it would be removed as a failed file is
 
@@ -172,7 +173,7 @@ class Run:
                 return True
             except NotADirectoryError:  # a checkpoint is being written
                 return False
-        wait_for("a moment without a checkpoint", in_the_way, 60, pause=0.001)
+        wait_for("a moment without a checkpoint", in_the_way, LONG, pause=0.001)
         with open(path, "rb") as f:
             n = struct.unpack("<Q", f.read(8))[0]
             return int(json.loads(f.read(n))["__metadata__"]["steps"])
@@ -194,10 +195,19 @@ class Run:
                 f.seek(at + PAGE + BOOKS + 100)
                 f.write(bytes([byte ^ 1]))
 
+    def holds_what_it_said(self, node=0):
+        """MiB of the files in this node's memory: no more than was said at the start, and all of it was there at once."""
+        said = re.search(r"keeps \d+ generations in \S+: ([0-9.]+) MiB of rank 0", self.log(from_the_start=True))
+        want(said, f"{self.name}: it did not say what it keeps")
+        files = glob.glob(os.path.join(self.nodes[node], "beringia-*", "*"))
+        held = sum(os.stat(f).st_blocks * 512 for f in files) / 2**20
+        want(0 < held <= float(said[1]) + 0.1, f"{self.name}: it said {said[1]} MiB, and holds {held:.2f} in {files}")
+        return held
+
     # ---- the end ---------------------------------------------------------------------------------
     def finish(self):
         """Hash of the last version's weights, after a clean audit; nothing is left in memory."""
-        wait_for("the run to complete", self.c.complete, 900, each=self.c.check_processes)
+        wait_for("the run to complete", self.c.complete, 3 * LONG, each=self.c.check_processes)
         self.c.wait_sites()
         self.c.stop_hub()
         audit = self.c.json("audit", self.c.run_dir, "--json")
@@ -237,6 +247,7 @@ def interrupted(world, name, dead, harm, source, whole, ranks=2, later=3, **kw):
     pids = r.pids()
     reached = int(r.wait_event("kept", lambda e: int(e["steps"]) >= held + later)["steps"])
     r.kill(dead, pids)
+    held_MiB = r.holds_what_it_said()
     harm(r)
     r.let_disk()
     r.start(slow=False)
@@ -247,7 +258,7 @@ def interrupted(world, name, dead, harm, source, whole, ranks=2, later=3, **kw):
     want(step == held if source == "disk" else step > held, f"{name}: step {step}, the disk had {held}, {reached} was reached")
     want(r.finish() == whole, f"{name}: other weights than without the interruption")
     figures = {"from": source, "repeated": max(0, reached - step), "recall_s": float(resumed["recall_s"]),
-               "resumed_s": float(resumed["seconds"]), "first_step_s": float(first["seconds"]), "wall_s": wall}
+               "resumed_s": float(resumed["seconds"]), "first_step_s": float(first["seconds"]), "wall_s": wall, "held_MiB": held_MiB}
     print(f"  {name}: from {source} at step {step} (disk {held}, reached {reached}); seconds to resume "
           f"{figures['resumed_s']:.2f}, to the next step {figures['first_step_s']:.2f}, with the launcher {wall:.2f}")
     return figures

@@ -192,7 +192,7 @@ TEST(journal_a_reader_follows_and_leads_when_the_writer_is_gone) {
     must(append(writer, "d", &e), &e);
     journal_close(writer);
     enum brg_status s = BRG_E_BUSY; /* the server ends the session when it sees the end of file */
-    for (int i = 0; i < 100 && s == BRG_E_BUSY; i++) {
+    for (int i = 0; i < 3000 && s == BRG_E_BUSY; i++) {
         s = journal_lead(reader, &e);
         if (s == BRG_E_BUSY) usleep(20 * 1000);
     }

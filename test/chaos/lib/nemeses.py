@@ -499,6 +499,7 @@ class Storm:
     def begin(self):
         w = self.w
         fresh = [k for k in self.weights if k not in self.begun]
+        fresh = [k for k in fresh if k in SERVER] or fresh  # what a storm with a server is for comes before all else
         for _ in range(8):
             kind = w.rng.choice(fresh) if self.seek_fresh and fresh and w.rng.random() < 0.5 else \
                 w.rng.choices(list(self.weights), self.weights.values())[0]
