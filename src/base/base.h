@@ -98,6 +98,12 @@ enum brg_status err_prefix(struct err *e, const char *fmt, ...) PRINTF_LIKE(2, 3
         if (__builtin_expect(!(cond), 0)) check_failed(#cond, __FILE__, __LINE__);                 \
     } while (0)
 _Noreturn void check_failed(const char *cond, const char *file, int line);
+/* In a function that gives the broken condition as text, NULL where there is none: for what a test panics over and a
+ * decoder refuses. */
+#define HOLDS(cond)                                                                                \
+    do {                                                                                           \
+        if (!(cond)) return #cond;                                                                 \
+    } while (0)
 
 /* ---- Units ----------------------------------------------------------------------------------- */
 typedef int64_t time_ns; /* nanoseconds on a monotonic clock, or a duration */

@@ -216,6 +216,12 @@ bool hub_health_get(struct hub *h, struct reader *r);      /* to the end of r */
 /* machine.c: to a version on the branch. decided: by a person, who has seen what is claimed. */
 void hub_roll_back(struct hub *h, uint64_t version, bool decided);
 
+/* ---- view.c
+ * ------------------------------------------------------------------------------------- */
+/* The condition of I2-I7, I9, I12, H2, H3 or H7 that does not hold, as text; NULL: all do. hub_check panics over it, a
+ * snapshot is refused. */
+const char *hub_fault(const struct hub *h);
+
 /* ---- apply.c
  * ------------------------------------------------------------------------------------ */
 struct hub_version *hub_version_of(const struct hub *h, uint64_t version); /* NULL: none */

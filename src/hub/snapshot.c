@@ -147,23 +147,6 @@ static bool version_get(struct hub *h, struct reader *r) {
     return true;
 }
 
-/* Leases and deltas name sites that exist, under incarnations that exist. */
-static bool ledger_fits(const struct hub *h, const struct ledger *l) {
-    uint32_t leases = 0;
-    for (uint32_t i = 1; i <= h->sites_count; i++) {
-        for (const struct lease *a = ledger_site_first(l, i); a; a = a->site_next)
-            if (a->inc != h->sites[i].inc) return false;
-        if (ledger_site_leases(l, i) > WIRE_LEASES_MAX) return false;
-        leases += ledger_site_leases(l, i);
-    }
-    for (const struct delta *d = ledger_staged_first(l); d; d = d->list_next) {
-        const struct hub_version *base = hub_version_of(h, d->live->info.base);
-        if (d->site == 0 || d->site > h->sites_count || !base || !base->on_branch) return false;
-    }
-    return leases == ledger_leases(l) && ledger_positions(l) == h->s.positions &&
-           ledger_tok_last(l) < hub_tok_next(h); /* H2 */
-}
-
 static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err *e) {
     h->opened = flag_get(r);
     h->held = flag_get(r);
@@ -198,13 +181,9 @@ static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err
     }
     struct ledger *l;
     if (ledger_decode(r, h->s.epochs, &l, e) != BRG_OK) return false;
-    if (!ledger_fits(h, l) || !hub_health_get(h, r)) {
-        ledger_destroy(l);
-        return false;
-    }
     ledger_destroy(h->ledger);
     h->ledger = l;
-    return true;
+    return hub_health_get(h, r) && hub_fault(h) == NULL;
 }
 
 enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_t n,

@@ -139,6 +139,7 @@ void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash 
 struct merged_sum {
     const struct hub *h;
     uint64_t merged;
+    bool strayed; /* positions merged into no version of the branch */
 };
 
 static void merged_visit(void *user, enum extent_state state, struct lease_span span,
@@ -148,53 +149,62 @@ static void merged_visit(void *user, enum extent_state state, struct lease_span 
     if (state != EXTENT_MERGED && state != EXTENT_SKIPPED) return;
     if (version > m->h->versions[0].v.version) {
         const struct hub_version *v = hub_version_of(m->h, version);
-        CHECK(v != NULL);
-        CHECK(v->on_branch); /* I5: nothing of an abandoned branch */
+        if (v == NULL || !v->on_branch) m->strayed = true;
     }
     if (state == EXTENT_MERGED) m->merged += span.count;
 }
 
-static void versions_check(const struct hub *h) {
+static const char *versions_fault(const struct hub *h) {
     struct merged_sum m = {.h = h};
     for (uint32_t e = 0; e < ledger_epochs(h->ledger); e++)
         ledger_walk(h->ledger, e, merged_visit, &m);
     const struct hub_version *head = &h->versions[h->head];
-    CHECK(head->v.tokens == m.merged * h->s.seq_len); /* H3, I5 */
+    HOLDS(!m.strayed);                                /* I5: nothing of an abandoned branch */
+    HOLDS(head->v.tokens == m.merged * h->s.seq_len); /* H3, I5 */
     uint32_t on_branch = 0, depth = 1;
     for (uint32_t i = 0; i < h->versions_count; i++) {
         on_branch += h->versions[i].on_branch;
-        CHECK(h->versions[i].v.version < h->versions_next); /* H2 */
-        if (i > 0) CHECK(h->versions[i].v.version > h->versions[i - 1].v.version);
+        HOLDS(h->versions[i].v.version < h->versions_next); /* H2 */
+        if (i > 0) HOLDS(h->versions[i].v.version > h->versions[i - 1].v.version);
     }
     for (const struct hub_version *v = head; v != h->versions; depth++) {
-        CHECK(v->on_branch); /* I5 */
+        HOLDS(v->on_branch); /* I5 */
         v = hub_version_of(h, v->v.parent);
-        CHECK(v != NULL);
+        HOLDS(v != NULL);
     }
-    CHECK(depth == on_branch); /* I5: the branch is the head's ancestry */
+    HOLDS(depth == on_branch); /* I5: the branch is the head's ancestry */
+    return NULL;
+}
+
+const char *hub_fault(const struct hub *h) {
+    const char *fault = ledger_fault(h->ledger); /* I2, I4, I7, I9, I12 */
+    if (fault) return fault;
+    HOLDS(ledger_positions(h->ledger) == h->s.positions);
+    HOLDS(!h->opened || h->import_bytes == 0); /* H7 */
+    if (h->opened && (fault = versions_fault(h)) != NULL) return fault;
+    HOLDS(ledger_tok_last(h->ledger) < hub_tok_next(h)); /* I7 */
+    uint32_t leases = 0, staged = 0;
+    for (uint32_t i = 1; i <= h->sites_count; i++) {
+        const struct hub_site *s = &h->sites[i];
+        HOLDS(s->inc > 0);
+        HOLDS(ledger_site_leases(h->ledger, i) <= WIRE_LEASES_MAX);
+        for (const struct lease *a = ledger_site_first(h->ledger, i); a; a = a->site_next)
+            HOLDS(a->inc == s->inc); /* I3: only the newest incarnation holds leases */
+        leases += ledger_site_leases(h->ledger, i);
+        staged += ledger_site_staged(h->ledger, i);
+    }
+    HOLDS(leases == ledger_leases(h->ledger));
+    HOLDS(staged == ledger_deltas_staged(h->ledger));
+    for (const struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next) {
+        const struct hub_version *base = hub_version_of(h, d->live->info.base);
+        HOLDS(base != NULL);
+        HOLDS(base->on_branch); /* I6 */
+    }
+    return NULL;
 }
 
 void hub_check(const struct hub *h) {
     ledger_check(h->ledger); /* I1-I4, I7-I9, I12 */
-    if (!h->opened) return;
-    CHECK(h->import_bytes == 0); /* H7 */
-    versions_check(h);
-    CHECK(ledger_tok_last(h->ledger) < hub_tok_next(h)); /* I7 */
-    uint32_t leases = 0, staged = 0;
-    for (uint32_t i = 1; i <= h->sites_count; i++) {
-        const struct hub_site *s = &h->sites[i];
-        CHECK(s->inc > 0);
-        CHECK(ledger_site_leases(h->ledger, i) <= WIRE_LEASES_MAX);
-        for (const struct lease *a = ledger_site_first(h->ledger, i); a; a = a->site_next)
-            CHECK(a->inc == s->inc); /* I3: only the newest incarnation holds leases */
-        leases += ledger_site_leases(h->ledger, i);
-        staged += ledger_site_staged(h->ledger, i);
-    }
-    CHECK(leases == ledger_leases(h->ledger));
-    CHECK(staged == ledger_deltas_staged(h->ledger));
-    for (const struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next) {
-        const struct hub_version *base = hub_version_of(h, d->live->info.base);
-        CHECK(base != NULL);
-        CHECK(base->on_branch); /* I6 */
-    }
+    const char *fault = hub_fault(h);
+    if (fault) check_failed(fault, __FILE__, __LINE__);
 }

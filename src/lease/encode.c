@@ -422,21 +422,6 @@ static bool delta_get(struct ledger *l, struct reader *r, bool staged) {
     return true;
 }
 
-/* Every LEASED and STAGED position belongs to a lease or delta that was decoded. */
-static bool sums_fit(const struct ledger *l) {
-    uint64_t leased = 0, staged = 0, want_leased = 0, want_staged = 0;
-    for (uint32_t i = 0; i < l->epochs_count; i++) {
-        leased += l->epochs[i].x.counts[EXTENT_LEASED];
-        staged += l->epochs[i].x.counts[EXTENT_STAGED];
-    }
-    for (uint32_t s = 0; s < l->sites_cap; s++)
-        for (const struct lease *a = l->sites[s].first; a; a = a->site_next)
-            want_leased += a->count;
-    for (const struct delta *d = l->staged.first; d; d = d->list_next)
-        want_staged += d->live->samples;
-    return leased == want_leased && staged == want_staged;
-}
-
 static bool ledger_get(struct ledger *l, struct reader *r) {
     l->tok_last = get_u64(r);
     l->serial_last = get_u64(r);
@@ -460,7 +445,7 @@ static bool ledger_get(struct ledger *l, struct reader *r) {
         for (uint32_t i = 0; i < deltas && r->ok; i++)
             if (!delta_get(l, r, staged == 1)) return false;
     }
-    return r->ok && sums_fit(l);
+    return r->ok && ledger_fault(l) == NULL;
 }
 
 enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, struct ledger **out,

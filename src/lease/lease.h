@@ -244,7 +244,9 @@ enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, struct ledg
  * 0: none. */
 void ledger_runs_encode(const struct ledger *l, uint32_t epoch, uint64_t planned_version,
                         struct buf *out);
-/* Panics where an invariant does not hold. O(state). */
+/* The condition of I2, I4, I7, I9 or I12 that does not hold, as text; NULL: all do. O(state · log state). */
+const char *ledger_fault(const struct ledger *l);
+/* Panics where an invariant does not hold, I1 and I8 too. */
 void ledger_check(const struct ledger *l);
 
 #endif
