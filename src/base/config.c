@@ -26,27 +26,31 @@ static const char *const type_words[] = {
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-/* slots_count where there is none. */
-static size_t slot_index(const struct config *c, const char *section, const char *name) {
-    size_t i = 0;
-    for (; i < c->slots_count; i++) {
-        const struct config_key *k = c->slots[i].key;
-        if (strcmp(k->section, section) == 0 && strcmp(k->name, name) == 0) break;
+/* Where in the index this key is, or would be. A scenario declares hundreds of keys, so no list is walked. */
+static size_t index_place(const struct config *c, const char *section, const char *name) {
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (const char *p = section; *p; p++) hash = (hash ^ (uint8_t)*p) * 16777619u;
+    hash = (hash ^ '.') * 16777619u;
+    for (const char *p = name; *p; p++) hash = (hash ^ (uint8_t)*p) * 16777619u;
+    size_t at = hash % CONFIG_INDEX;
+    for (; c->index[at] > 0; at = (at + 1) % CONFIG_INDEX) {
+        const struct config_key *k = c->slots[c->index[at] - 1].key;
+        if (strcmp(k->name, name) == 0 && strcmp(k->section, section) == 0) break;
     }
-    return i;
+    return at;
 }
 
 struct config_slot *config_slot_find(struct config *c, const char *section, const char *name) {
-    size_t i = slot_index(c, section, name);
-    return i < c->slots_count ? &c->slots[i] : NULL;
+    size_t i = c->index[index_place(c, section, name)];
+    return i > 0 ? &c->slots[i - 1] : NULL;
 }
 
 /* Asking for what nobody declared is a slip in the program. */
 static const struct config_slot *slot_declared(const struct config *c, const char *section,
                                                const char *name) {
-    size_t i = slot_index(c, section, name);
-    CHECK(i < c->slots_count);
-    return &c->slots[i];
+    size_t i = c->index[index_place(c, section, name)];
+    CHECK(i > 0);
+    return &c->slots[i - 1];
 }
 
 bool config_section_known(const struct config *c, const char *section) {
@@ -324,10 +328,12 @@ void config_declare(struct config *c, const struct config_key *keys, size_t keys
         CHECK(name_is_good(k->section));
         CHECK(name_is_good(k->name));
         CHECK((k->type == CONFIG_ENUM) == (k->choices != NULL));
-        CHECK(config_slot_find(c, k->section, k->name) == NULL);
+        size_t at = index_place(c, k->section, k->name);
+        CHECK(c->index[at] == 0);
         CHECK(c->slots_count < CONFIG_KEYS_MAX);
         struct config_slot *s = &c->slots[c->slots_count++];
         *s = (struct config_slot){.key = k};
+        c->index[at] = (uint16_t)c->slots_count;
         if (k->def) CHECK(config_slot_take(s, "default", k->def, NULL) == BRG_OK); /* B3 */
     }
 }

@@ -5,7 +5,7 @@
 
 #include "base/config.h"
 
-enum { CONFIG_NAME_MAX = 63 };
+enum { CONFIG_NAME_MAX = 63, CONFIG_INDEX = 2 * CONFIG_KEYS_MAX };
 
 struct config_slot {
     const struct config_key *key;
@@ -30,6 +30,8 @@ struct config_faults { /* where all are wanted rather than the first */
 struct config {
     struct config_slot slots[CONFIG_KEYS_MAX];
     size_t slots_count;
+    uint16_t
+        index[CONFIG_INDEX]; /* open addressing by section and name: a slot's number + 1; 0: none */
     unsigned parse_number;
     char *file; /* the last one parsed, for what is missing */
     struct config_faults

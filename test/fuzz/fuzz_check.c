@@ -65,10 +65,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         config_destroy(strict);
         config_destroy(all);
     } else if (data[0] % 3 == 1) {
-        struct place_site *site = mem_alloc(1, sizeof *site);
-        enum brg_status s = sitefile_parse("f", text, n, site, &e);
-        agree(s, &e, sitefile_check("f", text, n, keep_first, &f, site, &other), &f);
-        mem_free(site);
+        static struct place_site site;
+        enum brg_status s = sitefile_parse("f", text, n, &site, &e);
+        agree(s, &e, sitefile_check("f", text, n, keep_first, &f, &site, &other), &f);
     } else {
         struct scenario *strict = scenario_create(), *all = scenario_create();
         config_collect(all->config, keep_first, &f);

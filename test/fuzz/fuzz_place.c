@@ -31,48 +31,45 @@ static void spooled(const uint8_t *data, size_t n, bool request) {
     CHECK(memcmp(b.data, again.data, b.bytes_count) == 0);
 }
 
-static void answered(const struct place_site *site, const uint8_t *data, size_t n) {
-    struct wire_agent_answer *w = mem_alloc(1, sizeof *w);
-    struct agent *a = mem_alloc(1, sizeof *a);
+/* Large, and kept: what comes from outside is read over what was there. */
+static struct place_site site, read;
+static struct wire_agent_answer answer;
+static struct wire_report report;
+static struct agent agent;
+
+static void answered(const uint8_t *data, size_t n) {
     struct agent_action x;
     struct err e;
-    if (wire_agent_answer_decode(data, n, w, &e) == BRG_OK) {
-        agent_init(a, site, 1);
-        agent_start(a, 0, 1);
-        agent_told(a, 0, 1, w);
-        for (int i = 0; i < 20; i++) {
-            agent_next(a, (time_ns)i * NS_PER_S, 1 + (uint64_t)i, &x);
-            CHECK(x.kind != AGENT_SUBMIT); /* nothing before the queue was seen */
-        }
+    if (wire_agent_answer_decode(data, n, &answer, &e) != BRG_OK) return;
+    agent_init(&agent, &site, 1);
+    agent_start(&agent, 0, 1);
+    agent_told(&agent, 0, 1, &answer);
+    for (int i = 0; i < 20; i++) {
+        agent_next(&agent, (time_ns)i * NS_PER_S, 1 + (uint64_t)i, &x);
+        CHECK(x.kind != AGENT_SUBMIT); /* nothing before the queue was seen */
     }
-    mem_free(a);
-    mem_free(w);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     static const char text[] = "site: {name: a, hub: \"http://h\", state: s}\njob: {script: j}\n"
                                "budget: {node_hours: 1}\nshape_small: {time: 1h}\n";
+    static bool ready;
     struct err e = {0};
     if (n == 0) return 0;
-    struct place_site *site = mem_alloc(1, sizeof *site);
-    struct wire_report *r = mem_alloc(1, sizeof *r);
-    struct agent *a = mem_alloc(1, sizeof *a);
-    CHECK(sitefile_parse("f", text, sizeof text - 1, site, &e) == BRG_OK);
+    if (!ready) CHECK(sitefile_parse("f", text, sizeof text - 1, &site, &e) == BRG_OK);
+    ready = true;
     enum brg_status s = BRG_OK;
     switch (data[0] % 6) {
     case 0: spooled(data + 1, n - 1, true); break;
     case 1: spooled(data + 1, n - 1, false); break;
-    case 2: s = wire_report_decode(data + 1, n - 1, r, &e); break;
-    case 3: answered(site, data + 1, n - 1); break;
-    case 4: s = sitefile_parse("f", data + 1, n - 1, site, &e); break;
+    case 2: s = wire_report_decode(data + 1, n - 1, &report, &e); break;
+    case 3: answered(data + 1, n - 1); break;
+    case 4: s = sitefile_parse("f", data + 1, n - 1, &read, &e); break;
     default:
-        agent_init(a, site, 1);
-        s = agent_load(a, "f", data + 1, n - 1, &e);
+        agent_init(&agent, &site, 1);
+        s = agent_load(&agent, "f", data + 1, n - 1, &e);
         break;
     }
     CHECK(s == BRG_OK || e.text[0] != '\0');
-    mem_free(site);
-    mem_free(r);
-    mem_free(a);
     return 0;
 }

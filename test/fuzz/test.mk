@@ -17,3 +17,4 @@ FUZZ_ARGS_slurm = -max_len=400
 FUZZ_ARGS_swf = -max_len=300
 FUZZ_ARGS_tokens = -max_len=600
 FUZZ_ARGS_audit = -max_len=1500
+FUZZ_ARGS_check = -max_len=400
