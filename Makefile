@@ -309,6 +309,12 @@ test-restart:
 	@$(B)/test/train memory_
 	@test/restart/run --build $(B) $(ARGS)
 
+# Synchronous rounds: three sites beside a central run, 100 steps, kills; the warm start. docs/outer.md
+.PHONY: test-sync
+test-sync: all $(B)/test/outer $(B)/test/train $(B)/test/hub $(B)/test/site
+	@$(B)/test/outer synchronous && $(B)/test/train synchronous && $(B)/test/train gradient_reaches && $(B)/test/hub sync && $(B)/test/site gradient
+	@d=$$(mktemp -d) && LONG=1 ROOT=$(CURDIR) BERINGIA=$(CURDIR)/$(B)/beringia SCRATCH=$$d test/e2e/sync.py && rm -rf $$d
+
 # Three real Slurm clusters of this machine, agents, a courier, kills and outages: test/slurm/run.
 .PHONY: test-slurm
 test-slurm: all
@@ -396,6 +402,7 @@ help:
 	@echo "make asan | tsan      build and run the tests with sanitizers"
 	@echo "make test-mpi         the ranks of mpirun, at length: killed, hanging, more or fewer; docs/mpi.md"
 	@echo "make test-restart [ARGS='--millions 30']  a site's restarts from memory, partner, disk; docs/restart.md"
+	@echo "make test-sync        synchronous rounds: three sites beside a central run, 100 steps, kills; docs/outer.md"
 	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
 	@echo "make test-docs [T=name]   every command block of the documents, run as it stands; test/docs/blocks.py"
 	@echo "make test-facilities  docs/three-facilities.md as it stands: real Slurm, proxies, namespaces (root)"

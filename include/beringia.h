@@ -63,9 +63,10 @@ extern "C" {
 
 enum brg_result {
     BRG_GO = 0,
-    BRG_WAIT = -1,     /* no samples now; call brg_sync and take again */
-    BRG_DRAIN = -2,    /* stop soon: somebody asked for it; call brg_close */
-    BRG_COMPLETE = -3, /* the run is complete; call brg_close */
+    BRG_WAIT = -1,        /* no samples now; call brg_sync and take again */
+    BRG_DRAIN = -2,       /* stop soon: somebody asked for it; call brg_close */
+    BRG_COMPLETE = -3,    /* the run is complete; call brg_close */
+    BRG_SYNCHRONOUS = -4, /* of brg_synchronous alone */
     /* A choice of statuses to act on; every other positive number is one of `beringia help status`. */
     BRG_FAIL_INTERNAL = 1, /* a fault of the library; close the site */
     BRG_FAIL_USAGE = 2,    /* the call makes no sense here; brg_why */
@@ -144,7 +145,9 @@ struct brg_trainer {
     /* Since 0.2. Not 0: the weights and arrays live elsewhere, on a GPU for instance, and the vectors
      * here are only a stage. Then brg_due says when they are to be filled; see there. */
     int32_t weights_elsewhere;
-    int32_t reserved; /* 0 */
+    /* Since 0.3. Not 0: this trainer asks brg_synchronous before each step, and hands in gradients with
+     * brg_gradient where it says so. Without it a run whose rounds are synchronous refuses this site. */
+    int32_t gradients;
     /* Since 0.2. For arrays without data, such as optimizer states that lie in parts with other ranks:
      * gives elements [at, at + count) of array number `array` to values[count] (into_trainer 0), or takes
      * them from there (1). Called by the training thread, within brg_join, brg_sync, brg_checkpoint
@@ -261,6 +264,17 @@ BRG_API double brg_lr(const struct brg_site *s);
  * this reason and the weights are as before (a word; the samples are listed as skipped for good). Does
  * not block. USAGE: more than was taken. LIMIT: too many skipped in one segment. */
 BRG_API int brg_step(struct brg_site *s, uint64_t count, double loss, const char *skipped);
+/* Synchronous rounds: every site hands in the gradient of one batch at the same weights, and the hub takes one AdamW
+ * step on their mean. BRG_SYNCHRONOUS: for the samples that are taken now, leave the weights as they are, compute
+ * the gradient, and say brg_gradient instead of brg_step. BRG_GO: train as ever. The answer changes within brg_sync
+ * alone, or to BRG_GO where the weights were lost (then either call is right). Needs brg_trainer.gradients.
+ * Any thread; does not block. Since 0.3. */
+BRG_API int brg_synchronous(const struct brg_site *s);
+/* gradient: all tensors one after another as in the weights, d(mean loss)/d(weights) over the oldest `count` taken
+ * samples; read during the call. Not clipped, no weight decay: the hub does both. Samples that were skipped go through
+ * brg_step with a reason. USAGE: as brg_step, or brg_synchronous does not say so. NONFINITE: a number is not
+ * finite, nothing was counted. MEMORY: no room for a copy; the samples come again. Does not block. Since 0.3. */
+BRG_API int brg_gradient(struct brg_site *s, uint64_t count, double loss, const float *gradient);
 /* Between steps: hands in what is due, takes in a new version, saves the local checkpoint now and then.
  * Changes the weights in place. Never waits for the network; works on memory and local files. */
 BRG_API int brg_sync(struct brg_site *s, int *out_changed);

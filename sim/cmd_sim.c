@@ -20,10 +20,11 @@
 #include "sim/sim.h"
 
 enum { SEEDS_USUAL = 1000, SEEDS_FOR_MARKS = 10000, TWICE_EVERY = 64, VIOLATIONS_MAX = 5 };
+enum { SYNC_ONE_IN = 4 };      /* seeds with synchronous rounds */
 enum { POSITIONS_A_SITE = 8 }; /* as world.c draws them */
 
 struct options {
-    uint64_t first, count, list_count, sites;
+    uint64_t first, count, list_count, sites, synchronous;
     uint64_t *list;
     bool one, trace, marks, twice, quick, mutants;
 };
@@ -44,15 +45,17 @@ static double cpu_seconds(void) {
 }
 
 static void help(void) {
-    printf("beringia sim - the protocol in virtual time, with faults; a seed chooses everything\n\n"
-           "  --seeds N      run so many seeds (1000)\n"
-           "  --first N      begin at this one (1)\n"
-           "  --seed N       one seed, with its trace\n"
-           "  --sites N      so many sites in each seed, 1 to 1000 (else a seed draws 1 to 5)\n"
-           "  --file PATH    the seeds that stand in this file, one a line, # begins a comment\n"
-           "  --no-trace     one seed without its trace\n"
-           "  --twice        run each seed twice and compare the traces\n"
-           "  --marks        say how often each rare event was reached\n");
+    printf(
+        "beringia sim - the protocol in virtual time, with faults; a seed chooses everything\n\n"
+        "  --seeds N      run so many seeds (1000)\n"
+        "  --first N      begin at this one (1)\n"
+        "  --seed N       one seed, with its trace\n"
+        "  --sites N      so many sites in each seed, 1 to 1000 (else a seed draws 1 to 5)\n"
+        "  --synchronous N   one seed in N begins with synchronous rounds (4); 0: none, 1: each\n"
+        "  --file PATH    the seeds that stand in this file, one a line, # begins a comment\n"
+        "  --no-trace     one seed without its trace\n"
+        "  --twice        run each seed twice and compare the traces\n"
+        "  --marks        say how often each rare event was reached\n");
 #ifdef BRG_MUTANTS
     printf("  --mutants [--quick]   each planted fault must be found; --mutant NAME for one\n");
 #endif
@@ -66,8 +69,9 @@ struct totals {
 
 static void say_violation(const struct sim *m, uint64_t seed) {
     printf("FAIL seed %" PRIu64 " at %.3f s: %s\n", seed, (double)m->now / NS_PER_S, m->why);
-    if (m->sites_wanted > 0)
-        printf("     replay: beringia sim --seed %" PRIu64 " --sites %u\n", seed, m->sites_wanted);
+    if (m->sites_wanted > 0 || m->sync_one_in != SYNC_ONE_IN)
+        printf("     replay: beringia sim --seed %" PRIu64 "%s%.0u --synchronous %" PRIu64 "\n",
+               seed, m->sites_wanted > 0 ? " --sites " : "", m->sites_wanted, m->sync_one_in);
     else
         printf("     replay: make sim SEED=%" PRIu64 "    or: beringia sim --seed %" PRIu64 "\n",
                seed, seed);
@@ -145,6 +149,7 @@ static int run_seeds(const struct options *o) {
     struct sim *m = sim_create();
     struct totals t = {0};
     m->sites_wanted = (uint32_t)o->sites;
+    m->sync_one_in = o->synchronous;
     if (o->list_count > 0)
         for (uint64_t i = 0; i < o->list_count && t.violations < VIOLATIONS_MAX; i++)
             (void)run_one(m, o->list[i], o, &t);
@@ -183,6 +188,7 @@ static uint64_t hunt(int mutant, uint64_t seeds, char why[400]) {
         mutant_now = mutant;
         alarm(120);
         struct sim *m = sim_create();
+        m->sync_one_in = SYNC_ONE_IN;
         uint64_t seed = 1;
         while (seed <= seeds && sim_run(m, seed, false)) seed++;
         found[0] = seed <= seeds ? seed : 0;
@@ -258,7 +264,7 @@ int cmd_sim_many(int argc, char **argv) {
 #else
 int cmd_sim(int argc, char **argv) {
 #endif
-    struct options o = {.first = 1, .count = SEEDS_USUAL};
+    struct options o = {.first = 1, .count = SEEDS_USUAL, .synchronous = SYNC_ONE_IN};
     const char *only = NULL;
     bool no_trace = false;
     for (int i = 1; i < argc; i++) {
@@ -283,6 +289,8 @@ int cmd_sim(int argc, char **argv) {
         else if (strcmp(a, "--first") == 0 && parse_u64(v, &o.first))
             i++;
         else if (strcmp(a, "--sites") == 0 && parse_u64(v, &o.sites) && o.sites > 0)
+            i++;
+        else if (strcmp(a, "--synchronous") == 0 && parse_u64(v, &o.synchronous))
             i++;
         else if (strcmp(a, "--seed") == 0 && parse_u64(v, &o.first))
             o.count = 1, o.one = o.trace = true, i++;

@@ -325,6 +325,8 @@ static void take_out(struct sim *m, struct sim_hub *s) {
     if (m->trace && o->notes.bytes_count > 0) SAY(m, "hub %u: %s", s->index, buf_cstr(&o->notes));
     if (o->notes.bytes_count > 0 && strstr(buf_cstr(&o->notes), "ev=unproved"))
         sim_fail(m, "what a site has truly seen has no proof");
+    if (o->notes.bytes_count > 0 && strstr(buf_cstr(&o->notes), "ev=gradient_dropped"))
+        MARK(m, GRADIENT_DROPPED);
     if (o->records_count > 0) {
         if (o->answer.kind == WIRE_JOIN && strstr(buf_cstr(&o->notes), "ev=stuck")) MARK(m, STUCK);
         if (s->queue_count == 0) buf_reset(&s->queue);

@@ -85,7 +85,13 @@
     X(ALONE_KEPT, "work done alone stays")                                                         \
     X(ALONE_LOST, "work done alone thrown away at the JOIN")                                       \
     X(STUCK, "lease taken from processes that die on it in a row")                                 \
-    X(LEFT_KEPT, "lease kept by a site that left in order")
+    X(LEFT_KEPT, "lease kept by a site that left in order")                                        \
+    X(GRADIENT, "gradient handed in")                                                              \
+    X(SYNC_ROUND, "synchronous round")                                                             \
+    X(SYNC_ROUND_3, "third synchronous round in a row, or a later one")                            \
+    X(GRADIENT_DROPPED, "staged gradient dropped: the head moved on under it")                     \
+    X(SYNC_OVER, "site left the synchronous phase")                                                \
+    X(SYNC_AGAIN, "rollback into the synchronous phase")
 
 enum sim_mark {
 #define X(name, text) MARK_##name,

@@ -55,7 +55,11 @@
     X(ALONE_SILENT, 0, "a site that trains alone does not ask to be let in")                       \
     X(ALONE_CUTS, 0, "a site that trains alone cuts contributions")                                \
     X(SEALS_NOT_SAVED, 0, "a site's checkpoint forgets the hub's seals")                           \
-    X(STUCK_KEPT, 0, "a lease on which processes die in a row is kept")
+    X(STUCK_KEPT, 0, "a lease on which processes die in a row is kept")                            \
+    X(GRADIENT_KEPT, 0, "a gradient counts again after a restart, and its samples come again")     \
+    X(GRADIENT_SAVED, 0, "a local checkpoint has samples as done whose gradient is lost")          \
+    X(GRADIENT_LATE, 0, "a staged gradient stays when the head moves on under it")                 \
+    X(SYNC_TWICE, 0, "a replay takes a synchronous step twice")
 
 enum mutant {
     MUTANT_NONE,

@@ -29,6 +29,7 @@ void model_reset(struct sim *m) {
         o->head = 0;
     o->sites_count = 0;
     o->versions_next = 0;
+    o->sync_version = o->sync_step = 0;
 }
 
 struct model_lease *model_lease_find(struct sim *m, uint64_t tok) {
@@ -279,6 +280,7 @@ static void on_stage(struct sim *m, const struct record_stage *r) {
     d->at = sim_alloc(m, (done + 1) * sizeof *d->at);
     d->skip = sim_alloc(m, done + 1);
     d->blob = r->blob;
+    d->gradient = r->codec == CODEC_GRADIENT;
     d->base = r->base;
     d->tokens = r->tokens;
     d->state = MODEL_STAGED;
@@ -362,6 +364,12 @@ static void part_merge(struct sim *m, const struct record_merge *r, uint32_t i,
                  (unsigned long long)o->seq, late > 0 ? "" : "not ");
     if (late > 0) MARK(m, LATE);
     if (late == 0 && d->base < r->parent) MARK(m, OWN_VERSION);
+    bool sync = o->sync_version == r->version;
+    if (d->tokens > 0 && (d->gradient != sync || (sync && d->base != r->parent)))
+        sim_fail(m, "record %llu merges a %s of version %llu in a round of %s on version %llu",
+                 (unsigned long long)o->seq, d->gradient ? "gradient" : "displacement",
+                 (unsigned long long)d->base, sync ? "gradients" : "displacements",
+                 (unsigned long long)r->parent);
     WRONG(m, m->settings.rule.sum && r->parts[i].weight != (d->tokens > 0 ? 1 : 0));
     for (uint32_t k = 0; k < d->count; k++) {
         if (o->state[d->at[k]] != EXTENT_STAGED || o->owner[d->at[k]] != (uint64_t)(d - o->deltas))
@@ -393,11 +401,29 @@ static void on_merge(struct sim *m, const struct record_merge *r) {
                               .tokens = o->versions[o->head].tokens};
     for (uint32_t i = 0; i < r->parts_count; i++) part_merge(m, r, i, &v);
     WRONG(m, v.tokens != r->tokens_after);
+    v.sync_step = !v.real                         ? o->versions[o->head].sync_step
+                  : o->sync_version == r->version ? o->sync_step
+                                                  : 0;
+    if (v.sync_step > 0) MARK(m, SYNC_ROUND);
+    if (v.sync_step > 2) MARK(m, SYNC_ROUND_3);
     o->head = o->versions_count;
     o->versions[o->versions_count++] = v;
     o->versions_next = r->version + 1;
     MARK(m, MERGED);
     count_merge(m, r);
+}
+
+/* docs/journal.md, 23. Which rounds are synchronous follows from the tokens of their parent. */
+static void on_sync(struct sim *m, const struct record_sync *r) {
+    struct model *o = &m->model;
+    const struct model_version *head = &o->versions[o->head];
+    WRONG(m, r->version != o->versions_next);
+    WRONG(m, r->step != 1 && r->step != head->sync_step + 1);
+    WRONG(m, (double)head->tokens >= m->settings.sync_tokens);
+    WRONG(m, !r->counts);
+    if (r->step == 1 && head->sync_step > 0) sim_fail(m, "the moments begin anew without a cause");
+    o->sync_version = r->version;
+    o->sync_step = r->step;
 }
 
 static void on_seal(struct sim *m, const struct record_seal *r) {
@@ -438,6 +464,9 @@ static void on_rollback(struct sim *m, const struct record_rollback *r) {
     }
     for (uint32_t i = 0; i < o->versions_count; i++)
         if (o->versions[i].version > r->version) o->versions[i].on_branch = false;
+    if ((double)o->versions[o->head].tokens >= m->settings.sync_tokens &&
+        (double)to->tokens < m->settings.sync_tokens)
+        MARK(m, SYNC_AGAIN);
     o->head = (uint32_t)(to - o->versions);
     o->versions_next = r->versions_next;
     if (r->term > o->term) o->tok_n = 0;
@@ -466,6 +495,7 @@ static void on_quarantine(struct sim *m, const struct record_quarantine *r) {
 static void on_record(struct sim *m, const struct hub_record *r) {
     struct model *o = &m->model;
     WRONG(m, (r->kind == RECORD_OPEN) != (o->seq == 1));
+    if (r->kind != RECORD_MERGE && r->kind != RECORD_STEP) o->sync_version = 0;
     switch ((enum record_kind)r->kind) {
     case RECORD_OPEN:
         o->versions[0] =
@@ -497,6 +527,7 @@ static void on_record(struct sim *m, const struct hub_record *r) {
     case RECORD_DOWN: sim_fail(m, "updates, where versions go whole");
     case RECORD_REBUILD:
     case RECORD_LEDGER: sim_fail(m, "a run that was never lost is brought back");
+    case RECORD_SYNC: on_sync(m, &r->u.sync); break;
     case RECORD_STEP:
     case RECORD_EVAL: sim_fail(m, "a mean of weights, or a held-out loss, where there is none");
     case RECORD_REPORT:

@@ -63,10 +63,14 @@ void oracle_site(struct sim *m, struct sim_proc *p) {
     memset(want, 0, n * sizeof *want);
     memset(own, 0, n * sizeof *own);
     for (uint32_t i = 0; i < c->deltas_count; i++)
-        if (c->deltas[i].state != PENDING_FAILED)
+        if (site_delta_local(&c->deltas[i]))
             weights_add(own, delta_of(m, &c->deltas[i].c.did)->content->d, n);
     for (size_t i = 0; i < n; i++) {
         have[i] = p->theta[i] - p->s[i];
+        if (site_gradients(c) && have[i] != 0) /* a gradient moves no weight */
+            sim_fail(m, "W1: %s/%u: a weight moved by %g in a synchronous round, at %zu", p->name,
+                     p->index, (double)have[i], i);
+        if (site_gradients(c) && p->gradient_samples > 0) have[i] = -p->gradient[i];
         if (p->s[i] != p->base->theta[i] - own[i])
             sim_fail(m, "W2: %s/%u: the subtraction base is %g at %zu, want %g", p->name, p->index,
                      (double)p->s[i], i, (double)(p->base->theta[i] - own[i]));

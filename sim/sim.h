@@ -224,6 +224,8 @@ struct sim_proc {
     time_ns timer_at, frozen_until, writer_free;
     double step_s;
     float theta[SIM_WEIGHTS], s[SIM_WEIGHTS];
+    float gradient[SIM_WEIGHTS]; /* of a synchronous round: since the last cut */
+    uint64_t gradient_samples;
     struct site_position batch[2][32]; /* taken and not trained; [0] is the older one */
     uint64_t batch_count[2];
     uint32_t batches, prefetch;
@@ -278,6 +280,7 @@ struct model_delta {
     struct id128 did;
     struct hash blob;
     enum model_delta_state state;
+    bool gradient;
     uint32_t site, count, tokens_count;
     uint64_t base, version, tokens;
     uint16_t *at; /* epoch * positions + position */
@@ -287,6 +290,7 @@ struct model_delta {
 struct model_version {
     uint64_t version, parent, tokens;
     bool on_branch, real;
+    uint64_t sync_step; /* of the hub's moments; 0: no synchronous round */
     uint32_t only_site;
     struct hash checkpoint;
 };
@@ -308,6 +312,7 @@ struct model {
     struct model_version versions[SIM_VERSIONS];
     uint32_t versions_count, head;
     uint64_t versions_next;
+    uint64_t sync_version, sync_step; /* the SYNC before; version 0: none */
     struct model_site sites[SIM_PROCS + 2];
     uint32_t sites_count;
     uint32_t inc_of[SIM_SITES]; /* by the site's name */
@@ -317,6 +322,7 @@ struct model {
 struct sim {
     uint64_t seed;
     uint32_t sites_wanted; /* 0: as the seed draws */
+    uint64_t sync_one_in;  /* one seed in so many begins with synchronous rounds; 0: none */
     struct prng prng;
     struct sim_world w;
     time_ns now;

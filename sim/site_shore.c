@@ -97,31 +97,57 @@ static void download(struct sim *m, struct sim_proc *p, uint64_t version) {
     e->good = good;
 }
 
+/* loop_os.c, gradient_add: under the counting rule a sum; with the sign of a contribution. */
+static void gradient_add(struct sim_proc *p, size_t at) {
+    p->gradient[at] -= 1;
+    p->gradient_samples++;
+}
+
+static void gradient_forget(struct sim_proc *p) {
+    memset(p->gradient, 0, sizeof p->gradient);
+    p->gradient_samples = 0;
+}
+
 /* ---- The weights: duty_os.c ------------------------------------------------------------------------------ */
 
 static void owed(struct sim *m, struct sim_proc *p, bool merged, float *sum) {
     memset(sum, 0, m->w.weights * sizeof *sum);
     for (uint32_t i = 0; i < p->core.deltas_count; i++) {
         const struct site_delta *d = &p->core.deltas[i];
-        bool take = merged ? site_delta_in(d, p->core.ready) : d->state != PENDING_FAILED;
+        bool take = site_delta_local(d) && (!merged || site_delta_in(d, p->core.ready));
         if (take) weights_add(sum, delta_of(m, &d->c.did)->content->d, m->w.weights);
     }
+}
+
+/* stage_fill: the segment's gradient, zeros where all of it was skipped. */
+static enum brg_status gradient_cut(struct sim *m, struct sim_proc *p, bool still, uint8_t *coded) {
+    if ((p->gradient_samples > 0) == still)
+        sim_fail(m, "S3: a segment of %llu steps with a gradient of %llu samples",
+                 (unsigned long long)p->core.seg.steps, (unsigned long long)p->gradient_samples);
+    if (still) memset(p->gradient, 0, sizeof p->gradient);
+    enum brg_status st = codec_encode(CODEC_GRADIENT, p->gradient, m->w.weights, coded);
+    gradient_forget(p);
+    MARK(m, GRADIENT);
+    return st;
 }
 
 static void duty_cut(struct sim *m, struct sim_proc *p) {
     float scratch[2 * SIM_WEIGHTS];
     size_t n = m->w.weights;
     if (m->deltas_count == SIM_DELTAS) sim_fail(m, "too many contributions");
-    uint64_t bytes = codec_bytes(m->w.codec, n);
+    enum codec codec = p->core.synchronous ? CODEC_GRADIENT : m->w.codec;
+    uint64_t bytes = codec_bytes(codec, n);
     uint8_t *coded = sim_alloc(m, bytes);
     float *d = sim_alloc(m, n * sizeof *d);
     bool still = p->core.seg.steps == 0;
-    enum brg_status st = weights_cut(m->w.codec, p->s, still ? p->s : p->theta, n, coded, scratch);
-    if (st == BRG_OK) st = codec_decode(m->w.codec, coded, n, d);
+    enum brg_status st = codec == CODEC_GRADIENT
+                             ? gradient_cut(m, p, still, coded)
+                             : weights_cut(codec, p->s, still ? p->s : p->theta, n, coded, scratch);
+    if (st == BRG_OK) st = codec_decode(codec, coded, n, d);
     if (st != BRG_OK) sim_fail(m, "a contribution cannot be coded");
     const struct site_delta *x = site_cut(&p->core, &p->out.notes);
     struct sim_blob *b = blob_add(m, BLOB_DELTA);
-    b->header = (struct delta_header){.codec = m->w.codec,
+    b->header = (struct delta_header){.codec = codec,
                                       .elements = n,
                                       .base_version = x->c.base,
                                       .tokens = x->c.tokens,
@@ -150,7 +176,13 @@ static bool duty_weights(struct sim *m, struct sim_proc *p, enum site_duty duty)
     const struct sim_blob *to = base_file(p, c->ready);
     if (from == NULL || (duty == SITE_DUTY_REBASE && to == NULL)) return false;
     if (duty != SITE_DUTY_LOAD) owed(m, p, duty == SITE_DUTY_REBASE, sum);
-    if (duty == SITE_DUTY_LOAD) {
+    if (duty != SITE_DUTY_REBASE) gradient_forget(p);
+    if (duty == SITE_DUTY_REBASE && c->synchronous) { /* no own work: the version's bits */
+        weights_reset(p->theta, p->s, to->theta, NULL, n);
+        p->base = to;
+        site_rebased(c, &p->out.notes);
+        if (!c->synchronous) MARK(m, SYNC_OVER);
+    } else if (duty == SITE_DUTY_LOAD) {
         weights_reset(p->theta, p->s, from->theta, NULL, n);
         p->base = from;
         site_loaded(c);
@@ -200,10 +232,14 @@ static bool train(struct sim *m, struct sim_proc *p) {
         if (poison == 1) return false;
         if (poison == 2) skip = "nonfinite";
     }
-    for (uint64_t i = 0; i < n && skip == NULL; i++) p->theta[weight_of(m, &p->batch[0][i])] += 1;
+    bool gradient = site_gradients(&p->core);
+    for (uint64_t i = 0; i < n && skip == NULL && !gradient; i++)
+        p->theta[weight_of(m, &p->batch[0][i])] += 1;
     if (skip != NULL) MARK(m, SKIPPED);
     enum brg_status st = site_trained(&p->core, m->now, n, 1, 0.001, skip);
     if (st == BRG_E_USAGE) sim_fail(m, "more samples trained than taken");
+    for (uint64_t i = 0; i < n && skip == NULL && gradient; i++)
+        gradient_add(p, weight_of(m, &p->batch[0][i]));
     p->changes++;
     p->batches--;
     memcpy(p->batch[0], p->batch[1], sizeof p->batch[0]);
@@ -306,7 +342,10 @@ static struct site_settings settings_of(struct sim *m, const struct sim_proc *p)
                                 .retry_min_ns = NS_PER_S / 4,
                                 .retry_max_ns = 8 * (time_ns)NS_PER_S,
                                 .answer_ns = 3 * (time_ns)NS_PER_S,
-                                .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001}};
+                                .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 0.001},
+                                .warmup_cold = 20,
+                                .sync_tokens = (uint64_t)m->settings.sync_tokens,
+                                .gradients = true};
     set.alone_ns = sim_seconds((double)(set.seed >> 40) * 0x1p-24 * 3);
     if (p->foreign) set.fingerprint.v[5] ^= 1;
     memcpy(set.name, p->name, sizeof set.name);
@@ -331,6 +370,7 @@ void site_proc_start(struct sim *m, struct sim_proc *p, uint32_t site) {
     p->writer_free = m->now;
     p->changes = p->changes_saved = 0;
     p->base = NULL;
+    if (!MUTANT(GRADIENT_KEPT)) gradient_forget(p);
     double rate = m->faults_on && m->w.f.skew > 0 ? 0.2 + 3.8 * sim_unit(m) * sim_unit(m) : 1;
     p->clock =
         (struct sim_clock){.t0 = m->now, .local0 = sim_seconds(500 * sim_unit(m)), .rate = rate};

@@ -4,6 +4,7 @@
  *
  * Each seed draws its own subset of faults, so that some seeds have one kind alone, at a high rate,
  * and no kind hides behind another. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -127,6 +128,16 @@ static void draw_settings(struct sim *m) {
     m->settings.records_per_snapshot = prng_below(g, 2) ? 8 + (uint32_t)prng_below(g, 40) : 1000;
 }
 
+/* From numbers of its own: the worlds of all other seeds stay what they were. */
+static void draw_synchronous(struct sim *m) {
+    struct prng g;
+    prng_seed(&g, mix64(m->seed ^ UINT64_C(0x73796e6368726f6e)));
+    if (m->sync_one_in == 0 || prng_below(&g, m->sync_one_in) > 0) return;
+    double share = prng_below(&g, 3) == 0 ? 1 : prng_unit(&g);
+    m->settings.sync_tokens = ceil(share * (double)(m->w.weights * m->settings.seq_len));
+    m->settings.eps = 1e-8;
+}
+
 void world_draw(struct sim *m) {
     struct prng *g = &m->prng;
     struct sim_world *w = &m->w;
@@ -149,6 +160,7 @@ void world_draw(struct sim *m) {
     w->survivor = (uint32_t)prng_below(g, w->sites);
     draw_codec(m);
     draw_settings(m);
+    draw_synchronous(m);
     draw_faults(m);
     draw_poison(m);
     w->turn = sim_seconds(0.5 + 1.5 * prng_unit(g));

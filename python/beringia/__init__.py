@@ -120,7 +120,7 @@ class _Trainer(c.Structure):
     _fields_ = [("struct_bytes", c.c_size_t), ("tensors", c.POINTER(_Tensor)), ("tensors_count", c.c_size_t),
                 ("weights", c.c_void_p), ("arrays", c.POINTER(_Array)), ("arrays_count", c.c_size_t),
                 ("counters", c.c_void_p), ("counters_count", c.c_size_t), ("weights_elsewhere", c.c_int32),
-                ("reserved", c.c_int32)]
+                ("gradients", c.c_int32)]
 
 
 class _Figures(c.Structure):

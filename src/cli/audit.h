@@ -59,6 +59,7 @@ struct audit_delta {
     struct id128 did;
     uint32_t site, inc;
     enum audit_fate fate;
+    bool gradient;
     uint64_t version, base, tokens, steps, bytes, samples, skips;
     struct hash blob;
     struct audit_segment *segments;
@@ -66,6 +67,7 @@ struct audit_delta {
 };
 struct audit_version {
     uint64_t version, parent, tokens, bytes;
+    uint64_t sync_step; /* of the hub's moments; 0: no synchronous round */
     struct hash checkpoint, theta, ledger;
     size_t *parts; /* indices of deltas */
     uint32_t parts_count;
@@ -84,6 +86,7 @@ struct audit {
     uint32_t seq_len, epochs_max;
     /* state */
     uint64_t seq, head, version_next;
+    uint64_t sync_version, sync_step; /* the SYNC before; version 0: none */
     uint32_t term, lease_next, inc_floor;
     struct hash chain;
     /* REBUILD: a ledger on its way in, and what it said was merged or skipped before this journal */
@@ -155,6 +158,9 @@ void audit_walk_ledger(struct audit *a, struct reader *r);
 /* audit_place.c: kinds 18 and 19 */
 void audit_walk_report(struct audit *a, struct reader *r);
 void audit_walk_order(struct audit *a, struct reader *r);
+/* audit_sync.c: kind 23, and what a MERGE must be after it, or without it. parent may be NULL. */
+void audit_walk_sync(struct audit *a, struct reader *r);
+void audit_sync_merge(struct audit *a, struct audit_version *v, const struct audit_version *parent);
 /* audit_count.c: after the last record. */
 void audit_count(struct audit *a);
 

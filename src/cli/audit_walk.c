@@ -445,8 +445,8 @@ static void walk_stage(struct audit *a, struct reader *r) {
     scratch.tokens = get_u64(r);
     scratch.steps = get_u64(r);
     for (int i = 0; i < 5; i++) (void)get_f64(r);
-    (void)get_u32(r); /* codec */
-    (void)get_u64(r); /* elements */
+    scratch.gradient = get_u32(r) == 6; /* codec */
+    (void)get_u64(r);                   /* elements */
     scratch.bytes = get_u64(r);
     scratch.blob = get_hash(r);
     uint32_t count = get_list(r, 32);
@@ -593,6 +593,7 @@ static void walk_merge(struct audit *a, struct reader *r) {
         (void)get_flag(r);
         if (r->ok) merge_part(a, &v, &did);
     }
+    audit_sync_merge(a, &v, parent);
     if (v.tokens != tokens_after) audit_finding(a, "tokens after the merge do not add up");
     a->versions =
         audit_push(a->versions, &a->versions_count, &a->versions_cap, sizeof *a->versions);
@@ -761,7 +762,7 @@ enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const
         walk_grant, walk_reclaim,       walk_stage,        walk_reject,       walk_discard,
         walk_merge, walk_seal,          walk_leave,        walk_rollback,     walk_quarantine,
         walk_hold,  audit_walk_rebuild, audit_walk_ledger, audit_walk_report, audit_walk_order,
-        walk_down,  walk_step,          walk_eval};
+        walk_down,  walk_step,          walk_eval,         audit_walk_sync};
     struct reader r = reader_of(body, n);
     a->seq = seq;
     (void)get_u64(&r); /* wall clock: for people */
@@ -774,6 +775,8 @@ enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const
                        (unsigned long long)seq);
     if (a->import_bytes > 0 && kind != 17)
         audit_finding(a, "the ledger of the REBUILD is not whole");
+    if (kind != 10 && kind != 21)
+        a->sync_version = 0; /* SYNC speaks of one MERGE; STEP may stand between */
     walks[kind](a, &r);
     if (!r.ok || r.p != r.end)
         return err_set(e, BRG_E_JOURNAL, "record %llu: the body of kind %u is damaged",

@@ -46,6 +46,7 @@ struct replay {
     size_t kept_count;
     uint64_t unequal, first_unequal;
     struct record_step step; /* the record before, if it was a STEP; else version 0 */
+    struct record_sync sync; /* of the merge that is to come; else version 0 */
     enum codec down;         /* of the updates, as of the record that is being read */
     struct hash theta;
 };
@@ -97,6 +98,19 @@ static enum brg_status take_parts(struct replay *x, const struct record_merge *m
     return BRG_OK;
 }
 
+static struct outer_adamw step_of(const struct record_sync *r) {
+    return (struct outer_adamw){.step = r->step,
+                                .counts = r->counts,
+                                .lr = r->lr,
+                                .beta1 = r->beta1,
+                                .beta2 = r->beta2,
+                                .eps = r->eps,
+                                .weight_decay = r->weight_decay,
+                                .clip = r->clip,
+                                .bias1 = r->bias1,
+                                .bias2 = r->bias2};
+}
+
 static enum brg_status merge_again(struct replay *x, const struct record_merge *m,
                                    const char *parent, const char *out_path, struct hash *out_file,
                                    struct hash *out_theta, struct err *e) {
@@ -133,6 +147,7 @@ static enum brg_status merge_again(struct replay *x, const struct record_merge *
         job.keeps_ema = x->step.keeps_ema;
         job.ema = x->step.ema;
     }
+    if (x->sync.version == m->version) job.adamw = step_of(&x->sync);
     job.head = (struct checkpoint_head){.table = &c.table,
                                         .model_json = x->dir.model_json,
                                         .run = x->dir.facts.run,
@@ -179,8 +194,10 @@ static enum brg_status visit(void *user, const struct record *r, struct err *e) 
     struct hub_record rec;
     TRY(hub_apply(x->hub, r->seq, r->kind, r->body, r->bytes, e));
     TRY(audit_record(&x->audit, r->seq, r->kind, r->body, r->bytes, e));
+    bool told = r->kind == RECORD_STEP || r->kind == RECORD_SYNC;
     if (r->kind != RECORD_MERGE) x->step.version = 0;
-    if (r->kind != RECORD_MERGE && r->kind != RECORD_DOWN && r->kind != RECORD_STEP) return BRG_OK;
+    if (r->kind != RECORD_MERGE && !told) x->sync.version = 0;
+    if (r->kind != RECORD_MERGE && r->kind != RECORD_DOWN && !told) return BRG_OK;
     TRY(hub_record_decode(r->kind, r->body, r->bytes, &rec, e));
     if (r->kind == RECORD_DOWN) {
         x->down = (enum codec)rec.u.down.codec;
@@ -190,8 +207,12 @@ static enum brg_status visit(void *user, const struct record *r, struct err *e) 
         x->step = rec.u.step;
         return BRG_OK;
     }
+    if (r->kind == RECORD_SYNC) {
+        x->sync = rec.u.sync;
+        return BRG_OK;
+    }
     enum brg_status s = replay_merge(x, &rec.u.merge, e);
-    x->step.version = 0;
+    x->step.version = x->sync.version = 0;
     hub_record_fini(&rec);
     return s;
 }

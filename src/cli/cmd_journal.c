@@ -182,6 +182,20 @@ static void put_step(struct line *l, const struct record_step *r) {
     buf_u8(l->b, ']');
 }
 
+static void put_sync(struct line *l, const struct record_sync *r) {
+    u64(l, "version", r->version);
+    u64(l, "step", r->step);
+    json_member_bool(l->b, &l->first, "counts", r->counts);
+    f64(l, "lr", r->lr);
+    f64(l, "beta1", r->beta1);
+    f64(l, "beta2", r->beta2);
+    f64(l, "eps", r->eps);
+    f64(l, "weight_decay", r->weight_decay);
+    f64(l, "clip", r->clip);
+    f64(l, "bias1", r->bias1);
+    f64(l, "bias2", r->bias2);
+}
+
 static void put_report(struct line *l, const struct record_report *r) {
     text(l, "site", r->site);
     json_key(l->b, &l->first, "items");
@@ -300,6 +314,8 @@ static enum brg_status put_record(struct buf *b, uint64_t seq, uint16_t kind, co
         put_reject(&l, &r.u.reject);
     else if (kind == RECORD_MERGE)
         put_merge(&l, &r.u.merge);
+    else if (kind == RECORD_SYNC)
+        put_sync(&l, &r.u.sync);
     else if (kind == RECORD_STEP)
         put_step(&l, &r.u.step);
     else if (kind == RECORD_REPORT)

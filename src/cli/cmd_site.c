@@ -198,6 +198,7 @@ static int join(struct job *j) {
                             .arrays_count = ARRAY_COUNT(arrays),
                             .counters = j->counters,
                             .counters_count = ARRAY_COUNT(j->counters),
+                            .gradients = !muon,
                             .move_array = ranks_move,
                             .move_user = &j->ranks};
     int status = brg_join(j->site, &t, -1);
@@ -230,8 +231,9 @@ static int fill(void *user, uint64_t sample, int32_t *tokens) {
 static int step(struct job *j, uint64_t count) {
     struct err e = {0};
     struct rank_result result = {0};
-    enum brg_status s =
-        ranks_step(&j->ranks, j->samples, count, brg_lr(j->site), fill, j->site, &result, &e);
+    bool gradient = brg_synchronous(j->site) == BRG_SYNCHRONOUS;
+    enum brg_status s = ranks_step(&j->ranks, j->samples, count, gradient, brg_lr(j->site), fill,
+                                   j->site, &result, &e);
     if (result.stop) brg_drain(j->site); /* some other rank got the signal */
     j->busy = result.busy;
     double loss = result.loss;
@@ -242,7 +244,8 @@ static int step(struct job *j, uint64_t count) {
         if (++j->steps == 1)
             log_line(LOG_INFO, "site", "first_step", "seconds=%.3f",
                      (double)(os_now() - j->began) / NS_PER_S);
-        return brg_step(j->site, count, loss, NULL);
+        return gradient ? brg_gradient(j->site, count, loss, trainer_grad(j->ranks.trainer))
+                        : brg_step(j->site, count, loss, NULL);
     }
     /* The update changed nothing: the samples are listed as skipped (S6). */
     log_line(LOG_ERROR, "site", "nonfinite",

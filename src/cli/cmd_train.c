@@ -39,6 +39,10 @@ static const char HELP[] =
     "  --tokens N           tokens to train on; k, M, G are powers of 1024\n"
     "  --epochs X           or passes over the data (default 1)\n"
     "  --batch N            samples a step (default 8)\n"
+    "  --positions FILE     instead of the order of the data: a line a step with its positions, at "
+    "most\n"
+    "                       --batch of them, epoch * samples + position; one process, from the "
+    "start\n"
     "  --micro-batch N      samples in memory at once (default: the batch)\n"
     "  --recompute          keep less in memory: run each layer again in backward; the same bits\n"
     "  --precision P        of the operands of matrix products: f32 (default) or bf16; weights, "
@@ -94,6 +98,7 @@ struct train_args {
     enum precision precision;
     bool recompute;
     double z_loss;
+    const char *positions; /* NULL: in their order */
 };
 
 struct central { /* a training under way */
@@ -110,6 +115,8 @@ struct central { /* a training under way */
     int32_t *tokens; /* [this rank's rows][T+1] */
     FILE *log;
     uint64_t samples, done, step; /* samples in all and so far */
+    uint64_t *positions;          /* [samples], where they are given; */
+    uint64_t *ends;               /* [steps]: samples up to the end of each step */
     time_ns since;                /* of the last progress line */
     uint64_t since_done;
 };
@@ -243,9 +250,48 @@ static enum brg_status restore(struct central *r, struct err *e) {
     return BRG_OK;
 }
 
+static char *mutable_text(struct buf *b) {
+    buf_u8(b, 0);
+    return (char *)b->data;
+}
+
+/* Numbers of one step a line. */
+static enum brg_status read_positions(struct central *r, struct err *e) {
+    const char *path = r->args->positions;
+    AUTO_BUF struct buf text = {.bytes_max = 64 << 20};
+    TRY(os_read_file(path, text.bytes_max, &text, e));
+    size_t n = text.bytes_count / 2 + 2;
+    r->positions = mem_alloc(n, sizeof *r->positions);
+    r->ends = mem_alloc(n, sizeof *r->ends);
+    uint64_t limit = data_samples(r->data) * (UINT64_C(1) << 20), steps = 0;
+    r->samples = 0;
+    for (char *rest = mutable_text(&text); rest && *rest; steps++) {
+        char *more = NULL, *line = strsep(&rest, "\n");
+        uint64_t before = r->samples;
+        for (char *w = strtok_r(line, " ", &more); w; w = strtok_r(NULL, " ", &more)) {
+            if (!parse_u64(w, &r->positions[r->samples]) || r->positions[r->samples] >= limit)
+                return err_set(e, BRG_E_CONFIG, "%s: line %llu: \"%.40s\" is no position", path,
+                               (unsigned long long)steps + 1, w);
+            r->samples++;
+        }
+        uint64_t rows = r->samples - before;
+        if (rows == 0 || rows > r->args->batch)
+            return err_set(e, BRG_E_CONFIG, "%s: line %llu: %llu positions, want 1 to --batch %u",
+                           path, (unsigned long long)steps + 1, (unsigned long long)rows,
+                           r->args->batch);
+        r->ends[steps] = r->samples;
+    }
+    if (steps > 0) return BRG_OK;
+    return err_set(e, BRG_E_CONFIG, "%s: no step in it; want a line of positions a step", path);
+}
+
 static enum brg_status start(struct central *r, struct err *e) {
     TRY(dp_agree(r->net, build(r, e), e));
     TRY(dp_agree(r->net, restore(r, e), e));
+    if (r->args->positions && (r->net || r->done > 0))
+        return err_set(e, BRG_E_CONFIG,
+                       "--positions wants one process that begins anew: give --fresh");
+    if (r->args->positions) TRY(read_positions(r, e));
     TRY(dp_agree(r->net, open_log(r, e), e));
     if (r->rank > 0) return BRG_OK;
     uint32_t T = data_seq_len(r->data), batch = r->args->batch;
@@ -275,7 +321,7 @@ static uint32_t fill_rows(struct central *r, uint32_t rows) {
     size_t width = (size_t)data_seq_len(r->data) + 1;
     uint32_t from = dp_rows_at(r->net, rows, r->rank), to = dp_rows_at(r->net, rows, r->rank + 1);
     for (uint32_t i = from; i < to; i++) {
-        uint64_t position = r->done + i;
+        uint64_t position = r->positions ? r->positions[r->done + i] : r->done + i;
         uint32_t epoch = (uint32_t)(position / per_epoch);
         if (epoch != r->order.epoch) data_order(r->data, epoch, &r->order);
         data_sample(r->data, order_sample(&r->order, position % per_epoch),
@@ -371,6 +417,7 @@ static enum brg_status train(struct central *r, struct err *e) {
     while (r->done < r->samples) {
         uint64_t left = r->samples - r->done;
         uint32_t rows = left < a->batch ? (uint32_t)left : a->batch;
+        if (r->ends) rows = (uint32_t)(r->ends[r->step] - r->done);
         time_ns before = os_now();
         double norm;
         uint32_t own = fill_rows(r, rows);
@@ -444,6 +491,8 @@ static enum brg_status run_central(const struct train_args *a, struct err *e) {
     if (r.log && fclose(r.log) != 0 && s == BRG_OK) s = os_errno(e, errno, "write", a->log);
     if (s != BRG_OK && r.rank == 0) fail(e); /* once for all ranks */
     mem_free(r.tokens);
+    mem_free(r.positions);
+    mem_free(r.ends);
     trainer_destroy(r.trainer);
     if (r.data) data_close(r.data);
     dp_close(r.net);
@@ -465,6 +514,7 @@ enum {
     OPT_TOKENS,
     OPT_EPOCHS,
     OPT_BATCH,
+    OPT_POSITIONS,
     OPT_MICRO,
     OPT_RECOMPUTE,
     OPT_PRECISION,
@@ -500,6 +550,7 @@ static const struct option OPTIONS[] = {
     {"tokens", required_argument, NULL, OPT_TOKENS},
     {"epochs", required_argument, NULL, OPT_EPOCHS},
     {"batch", required_argument, NULL, OPT_BATCH},
+    {"positions", required_argument, NULL, OPT_POSITIONS},
     {"micro-batch", required_argument, NULL, OPT_MICRO},
     {"recompute", no_argument, NULL, OPT_RECOMPUTE},
     {"precision", required_argument, NULL, OPT_PRECISION},
@@ -565,6 +616,7 @@ static bool take_option(struct train_args *a, int option, const char *value) {
     case OPT_LOG: a->log = value; return true;
     case OPT_TOKENS: return parse_bytes(value, &a->tokens) && a->tokens > 0;
     case OPT_EPOCHS: return between(value, 1e-9, 1e9, &a->epochs);
+    case OPT_POSITIONS: a->positions = value; return true;
     case OPT_BATCH: return count(value, 1 << 20, &a->batch);
     case OPT_MICRO: return count(value, 1 << 20, &a->micro);
     case OPT_PRECISION: return precision_parse(value, &a->precision);

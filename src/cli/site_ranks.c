@@ -13,10 +13,10 @@ enum told { SETUP = 1, STEP, PING, WEIGHTS, GET, PUT, MEMORY, RECALL, TAKE, KEEP
 
 struct order_word { /* one broadcast; ranks of a job are of one kind of machine and one program */
     enum told what;
-    int32_t status;              /* END */
-    uint64_t count, at;          /* samples of STEP; stretch of GET and PUT */
-    uint64_t adamw_steps;        /* STEP, KEEP: done before it */
-    bool yes;                    /* TAKE: a generation was taken; END: the memory may go */
+    int32_t status;       /* END */
+    uint64_t count, at;   /* samples of STEP; stretch of GET and PUT */
+    uint64_t adamw_steps; /* STEP, KEEP: done before it */
+    bool yes; /* STEP: the gradient alone; TAKE: a generation was taken; END: the memory may go */
     struct memory_moment moment; /* KEEP; count is the bytes of its books */
     uint64_t salt;               /* KEEP */
     enum moment which;           /* GET, PUT */
@@ -102,13 +102,15 @@ static void keep(struct ranks *r, const struct order_word *w, void *books) {
 }
 
 /* Loss and norm have the same bits on all ranks, and so all of them go the same way. */
-static enum brg_status train(struct ranks *r, uint64_t rows, double lr, struct rank_result *out,
-                             struct err *e) {
+static enum brg_status train(struct ranks *r, uint64_t rows, bool gradient, double lr,
+                             struct rank_result *out, struct err *e) {
     uint32_t me = dp_rank(r->net), all = (uint32_t)rows;
     uint32_t own = dp_rows_at(r->net, all, me + 1) - dp_rows_at(r->net, all, me);
     out->loss = trainer_gradient_part(r->trainer, r->tokens, own, all);
     enum brg_status s = BRG_OK;
-    if (isfinite(out->loss))
+    if (isfinite(out->loss) && gradient)
+        s = trainer_gradient_share(r->trainer, &out->norm, e);
+    else if (isfinite(out->loss))
         s = trainer_update(r->trainer, &r->setup.adamw, lr, &out->norm, e);
     else
         s = err_set(e, BRG_E_NONFINITE, "the loss is not finite");
@@ -130,22 +132,25 @@ enum brg_status ranks_setup(struct ranks *r, const struct rank_setup *setup, con
     return dp_agree(r->net, build(r, json, e), e);
 }
 
-enum brg_status ranks_step(struct ranks *r, const uint64_t *samples, uint64_t count, double lr,
-                           int fill(void *user, uint64_t sample, int32_t *tokens), void *user,
-                           struct rank_result *out, struct err *e) {
+enum brg_status ranks_step(struct ranks *r, const uint64_t *samples, uint64_t count, bool gradient,
+                           double lr, int fill(void *user, uint64_t sample, int32_t *tokens),
+                           void *user, struct rank_result *out, struct err *e) {
     uint32_t own = dp_rows_at(r->net, (uint32_t)count, 1);
     for (uint32_t i = 0; i < own; i++) {
         int status = fill(user, samples[i], r->tokens + i * (r->setup.seq_len + 1));
         if (status != 0)
             return err_set(e, (enum brg_status)status, "a leased sample is not in the data set");
     }
-    struct order_word w = {
-        .what = STEP, .count = count, .lr = lr, .adamw_steps = trainer_steps(r->trainer)};
+    struct order_word w = {.what = STEP,
+                           .count = count,
+                           .yes = gradient,
+                           .lr = lr,
+                           .adamw_steps = trainer_steps(r->trainer)};
     tell(r, &w);
     AUTO_FREE uint64_t *copy = mem_alloc(count, sizeof *copy);
     memcpy(copy, samples, count * sizeof *copy);
     if (r->net) r->net->bcast(r->net->self, copy, count * sizeof *copy, false);
-    return train(r, count, lr, out, e);
+    return train(r, count, gradient, lr, out, e);
 }
 
 void ranks_ping(struct ranks *r, struct rank_result *out) {
@@ -229,7 +234,7 @@ static void follow_step(struct ranks *r, const struct order_word *w) {
         data_sample(r->data, samples[i], r->tokens + (i - from) * (r->setup.seq_len + 1));
     trainer_steps_set(r->trainer, w->adamw_steps);
     /* What is not finite changed nothing, here as on rank 0, which tells what comes of it. */
-    (void)!train(r, w->count, w->lr, &result, &e);
+    (void)!train(r, w->count, w->yes, w->lr, &result, &e);
 }
 
 static void follow_keep(struct ranks *r, const struct order_word *w) {

@@ -70,9 +70,10 @@ struct rank_result {
     double loss, norm;
     bool stop, busy;
 };
-enum brg_status ranks_step(struct ranks *r, const uint64_t *samples, uint64_t count, double lr,
-                           int fill(void *user, uint64_t sample, int32_t *tokens), void *user,
-                           struct rank_result *out, struct err *e) MUST_USE;
+/* gradient: no step; the gradient is then in trainer_grad, whole. */
+enum brg_status ranks_step(struct ranks *r, const uint64_t *samples, uint64_t count, bool gradient,
+                           double lr, int fill(void *user, uint64_t sample, int32_t *tokens),
+                           void *user, struct rank_result *out, struct err *e) MUST_USE;
 void ranks_ping(struct ranks *r, struct rank_result *out); /* stop and busy alone */
 void ranks_weights(struct ranks *r);
 /* brg_trainer's move_array; user is struct ranks *, arrays are MOMENT_M and MOMENT_V. */

@@ -330,7 +330,8 @@ static const char *apply_stage(struct hub *h, const struct record_stage *r) {
     if (r->tokens > 0) {
         s->last_tokens = r->tokens;
         s->last_steps = r->steps;
-        outer_norms_add(&s->norms, r->norm, r->lr_sum, (double)r->steps);
+        if (r->codec != CODEC_GRADIENT)
+            outer_norms_add(&s->norms, r->norm, r->lr_sum, (double)r->steps);
     }
     return NULL;
 }
@@ -395,6 +396,10 @@ static const char *merge_sum(struct hub *h, const struct record_merge *r, struct
     out->only_site = out->v.sites == 1 ? last_site : 0;
     const struct outer_params scalars = {.kappa_r = r->kappa_r, .phi = r->phi};
     out->past = outer_past_after(&h->versions[h->head].past, &scalars, fresh);
+    CHECK(h->sync.step == 0 || h->sync.version == r->version); /* H23 */
+    out->past.adamw = h->sync.step + (MUTANT(SYNC_TWICE) && !h->out && h->sync.step > 0);
+    if (h->sync.step > 0) out->past.arrivals = 0;
+    if (tokens <= 0) out->past.adamw = h->versions[h->head].past.adamw; /* skips move nothing */
     if (tokens > 0) {
         out->v.loss = loss / tokens;
         out->v.norm = norm / tokens;
@@ -501,6 +506,7 @@ static const char *apply(struct hub *h, const struct hub_record *r) {
     case RECORD_MERGE: return apply_merge(h, &r->u.merge, r->wall);
     case RECORD_STEP: return hub_apply_step(h, &r->u.step);
     case RECORD_EVAL: return hub_apply_eval(h, &r->u.eval);
+    case RECORD_SYNC: return hub_apply_sync(h, &r->u.sync);
     case RECORD_SEAL: return apply_seal(h, &r->u.seal);
     case RECORD_LEAVE: return apply_leave(h, &r->u.leave);
     case RECORD_ROLLBACK: return apply_rollback(h, &r->u.rollback);
@@ -533,6 +539,7 @@ enum brg_status hub_apply(struct hub *h, uint64_t seq, uint16_t kind, const void
                             ? "a record before the ledger is whole"
                             : apply(h, &r);
     if (kind != RECORD_STEP) h->step.version = 0; /* it speaks of the next record alone */
+    if (kind != RECORD_STEP && kind != RECORD_SYNC) h->sync = (struct record_sync){0};
     hub_record_fini(&r);
     if (wrong)
         return err_set(e, BRG_E_JOURNAL,

@@ -142,6 +142,8 @@ static bool words_fine(const struct hub *h, const struct record_stage *g,
             "the base, version %llu, misses %u or more rounds of other sites; the limit "
             "is %u",
             (unsigned long long)g->base, behind, s->staleness_max);
+    const char *wrong = g->tokens > 0 ? hub_sync_misfit(h, g->base, g->codec) : NULL;
+    if (wrong) return reason_set(reason, "%s", wrong);
     if (!isfinite(g->loss) || !isfinite(g->lr_sum) || g->lr_sum < 0)
         return reason_set(reason, "loss or rates are not finite numbers");
     struct lease_part parts[LEASE_PARTS_MAX];
@@ -176,7 +178,7 @@ static bool words_fine(const struct hub *h, const struct record_stage *g,
     if (g->elements != s->parameters)
         return reason_set(reason, "the delta has %llu elements, the model %llu",
                           (unsigned long long)g->elements, (unsigned long long)s->parameters);
-    if (g->codec != (uint32_t)s->codec && g->codec != CODEC_FP32)
+    if (g->codec != (uint32_t)s->codec && g->codec != CODEC_FP32 && g->codec != CODEC_GRADIENT)
         return reason_set(reason, "codec %u is neither fp32 nor the run's %s", g->codec,
                           codec_name(s->codec));
     uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes((enum codec)g->codec, g->elements);
@@ -192,7 +194,8 @@ static bool words_fine(const struct hub *h, const struct record_stage *g,
  * CODEC_KEEP in each; older sites kept a weight back until it was among the largest of its 64. */
 static double residual_share(uint32_t codec) {
     switch ((enum codec)codec) {
-    case CODEC_FP32: return 0;
+    case CODEC_FP32:
+    case CODEC_GRADIENT: return 0;
     case CODEC_BF16: return 0.004;
     case CODEC_INT8: return 0.5 / 127;
     case CODEC_INT4: return 0.5 / 7;
@@ -220,6 +223,8 @@ static double move_bound(const struct hub *h, const struct record_stage *g, doub
     return 1.01 * own + (share > 0 ? share * kept : 0); /* a hundredth for roundings */
 }
 
+#define GRADIENT_MAX 1e15 /* beyond, its square may leave f32, in which the second moment is kept */
+
 /* What the delta's content can be refused for. */
 static bool blob_fine(const struct hub *h, const struct record_stage *g,
                       const struct hub_blob_verdict *blob, char reason[WIRE_TEXT_MAX]) {
@@ -229,6 +234,11 @@ static bool blob_fine(const struct hub *h, const struct record_stage *g,
     if (!blob->complete) return true;
     if (!isfinite(blob->norm) || !isfinite(blob->max_abs) || !isfinite(blob->cos_m))
         return reason_set(reason, "the delta holds numbers that are not finite");
+    if (g->codec == CODEC_GRADIENT) {
+        if (blob->max_abs <= GRADIENT_MAX) return true;
+        return reason_set(reason, "the gradient has an element of %.3g, at most %.3g are taken",
+                          blob->max_abs, GRADIENT_MAX);
+    }
     if (blob->theta_max <= 0 || h->s.beta2 <= 0) return true;
     double bound = move_bound(h, g, blob->theta_max);
     if (blob->max_abs > bound)

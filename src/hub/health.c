@@ -31,7 +31,7 @@ enum { NORM_REFUSALS_MAX = 3, RETURNS_MAX = 2, AGAINST_NAMED = 2 };
 /* ---- Norms ----------------------------------------------------------------------------------------- */
 bool hub_norm_fine(struct hub *h, const struct record_stage *g, char *out, size_t cap) {
     struct hub_site *s = &h->sites[g->site];
-    if (g->tokens == 0 || h->s.rule.sum) return true;
+    if (g->tokens == 0 || h->s.rule.sum || g->codec == CODEC_GRADIENT) return true;
     s->norm_z = outer_norms_z(&s->norms, g->norm, g->lr_sum, (double)g->steps);
     bool fine = !(h->s.norm_z > 0) || s->norm_z <= h->s.norm_z;
     if (fine || s->norm_refused == NORM_REFUSALS_MAX) {
@@ -172,7 +172,7 @@ const char *hub_apply_eval(struct hub *h, const struct record_eval *r) {
 }
 
 /* ---- Behind the ledger of a snapshot --------------------------------------------------------------------- */
-enum { HEALTH_LAYOUT = 1 };
+enum { HEALTH_LAYOUT = 1, HEALTH_LAYOUT_SYNC = 2 /* with the steps of synchronous rounds */ };
 
 static bool site_is_plain(const struct hub_site *s) {
     return s->norms.count == 0 && s->cos_others == 0;
@@ -180,7 +180,13 @@ static bool site_is_plain(const struct hub_site *s) {
 
 static bool version_is_plain(const struct hub_version *v) {
     return v->past.arrivals == 0 && v->past.work == 0 && v->v.cos_sites == 0 && v->v.heldout == 0 &&
-           v->v.returns == 0 && !v->v.radial && !v->v.has_ema;
+           v->v.returns == 0 && v->past.adamw == 0 && !v->v.radial && !v->v.has_ema;
+}
+
+static bool any_synchronous(const struct hub *h) {
+    for (uint32_t i = 0; i < h->versions_count; i++)
+        if (h->versions[i].past.adamw > 0) return true;
+    return false;
 }
 
 static bool all_plain(const struct hub *h) {
@@ -193,7 +199,8 @@ static bool all_plain(const struct hub *h) {
 
 void hub_health_put(const struct hub *h, struct buf *out) {
     if (all_plain(h)) return;
-    buf_u32(out, HEALTH_LAYOUT);
+    bool sync = any_synchronous(h);
+    buf_u32(out, sync ? HEALTH_LAYOUT_SYNC : HEALTH_LAYOUT);
     for (uint32_t i = 1; i <= h->sites_count; i++) {
         const struct hub_site *s = &h->sites[i];
         buf_u64(out, s->norms.count);
@@ -210,12 +217,14 @@ void hub_health_put(const struct hub *h, struct buf *out) {
         buf_f64(out, v->v.heldout);
         buf_u64(out, v->v.returns);
         buf_u8(out, (uint8_t)(v->v.radial | v->v.has_ema << 1));
+        if (sync) buf_u64(out, v->past.adamw);
     }
 }
 
 bool hub_health_get(struct hub *h, struct reader *r) {
     if (r->p == r->end) return true;
-    if (get_u32(r) != HEALTH_LAYOUT) return false;
+    uint32_t layout = get_u32(r);
+    if (layout != HEALTH_LAYOUT && layout != HEALTH_LAYOUT_SYNC) return false;
     for (uint32_t i = 1; i <= h->sites_count; i++) {
         struct hub_site *s = &h->sites[i];
         s->norms.count = get_u64(r);
@@ -235,6 +244,8 @@ bool hub_health_get(struct hub *h, struct reader *r) {
         if (flags > 3) return false;
         v->v.radial = flags & 1;
         v->v.has_ema = flags >> 1;
+        if (layout == HEALTH_LAYOUT_SYNC) v->past.adamw = get_u64(r);
     }
-    return r->ok && r->p == r->end && !all_plain(h); /* one state, one form */
+    bool form = !all_plain(h) && any_synchronous(h) == (layout == HEALTH_LAYOUT_SYNC);
+    return r->ok && r->p == r->end && form; /* one state, one form */
 }

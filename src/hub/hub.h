@@ -47,8 +47,10 @@ struct hub_settings {
     struct schedule schedule;
     enum codec codec;
     enum codec down; /* of the updates that define the next versions; 0: whole weights */
-    double beta1, beta2, weight_decay; /* for the AdamW bound */
-    double muon_ratio, muon_side;      /* for Muon's; ratio 0: AdamW alone */
+    double beta1, beta2, weight_decay; /* for the AdamW bound, and with */
+    double eps, clip;                  /* these for the steps of synchronous rounds */
+    double sync_tokens; /* rounds are synchronous until so many tokens are committed; 0: none */
+    double muon_ratio, muon_side; /* for Muon's; ratio 0: AdamW alone */
     /* leases */
     time_ns ttl_ns, heartbeat_ns;
     uint64_t lease_samples_min, lease_samples_max;
@@ -170,6 +172,7 @@ struct hub_plan { /* what the merge worker computes; sorted by (site, did) */
     struct outer_params params;
     bool radial, keeps_ema; /* beyond params: struct outer_round */
     double ema;
+    struct outer_adamw adamw; /* step above 0: a synchronous round */
     uint32_t parts_count;
     struct hub_plan_part *parts; /* owned by the hub, valid until the plan ends */
     struct buf ledger; /* for the checkpoint: the ledger after this merge; owned by the hub */

@@ -7,6 +7,7 @@
  *   grants.c    lease, return, shrink; whose lapsed lease is taken away
  *   commits.c   commit, outcome: the whole of a contribution's acceptance
  *   health.c    norms, cosines, held-out loss, the way back when it jumps
+ *   sync.c      synchronous rounds: gradients instead of deltas, and when they end
  *   rebuild.c   a journal that begins with a checkpoint
  *   facilities.c  what agents report of their queues, and orders to them
  *   rounds.c    when to merge, what, and what follows: seals, completion
@@ -99,6 +100,7 @@ struct hub {
     uint32_t orders_count;
     uint64_t order_last;
     struct record_step step; /* the last record, if it was a STEP; else version 0 */
+    struct record_sync sync; /* the last record, or the one before a STEP, if it was a SYNC */
     /* volatile */
     struct prng prng;
     time_ns now, wall;
@@ -213,6 +215,16 @@ const char *hub_apply_step(struct hub *h, const struct record_step *r);
 const char *hub_apply_eval(struct hub *h, const struct record_eval *r);
 void hub_health_put(const struct hub *h, struct buf *out); /* nothing where there is nothing */
 bool hub_health_get(struct hub *h, struct reader *r);      /* to the end of r */
+
+/* ---- sync.c ------------------------------------------------------------------------------ */
+bool hub_synchronous(const struct hub *h); /* the next round is one */
+/* Why a contribution of this kind, cut from this base, fits in no round that is to come; NULL: it may. */
+const char *hub_sync_misfit(const struct hub *h, uint64_t base, uint32_t codec);
+void hub_sync_discard(struct hub *h); /* what is staged and fits no more */
+/* Before the records of a merge, where there is something to say. */
+void hub_sync_emit(struct hub *h);
+const char *hub_apply_sync(struct hub *h, const struct record_sync *r);
+
 /* machine.c: to a version on the branch. decided: by a person, who has seen what is claimed. */
 void hub_roll_back(struct hub *h, uint64_t version, bool decided);
 

@@ -85,6 +85,7 @@ uint32_t hub_sites_live_ready(const struct hub *h) {
 }
 
 static uint64_t steps_target(const struct hub *h, uint32_t site, double mean) {
+    if (hub_synchronous(h)) return 1;
     const struct schedule_steps ramp = {.steps = h->s.steps > 0 ? h->s.steps : 1,
                                         .steps_first = h->s.steps_first,
                                         .share = h->s.steps_first > 0 ? h->s.ramp_share : 0,
@@ -121,6 +122,7 @@ void hub_round_fill(const struct hub *h, uint32_t site, struct wire_round *out) 
     out->tokens_per_step = all.tokens_per_step;
     out->steps_target = steps_target(h, site, all.steps_per_s);
     out->samples_target = samples_target(h, site, &all);
+    out->sync_tokens = (uint64_t)h->s.sync_tokens;
     out->drain = h->draining;
     out->complete = hub_complete(h);
 }
@@ -146,6 +148,12 @@ static bool join_matches(struct hub *h, const struct wire_join *b) {
                    "a sample has %u tokens in the run, %u at this site: use the run's "
                    "sequence length",
                    h->s.seq_len, b->tokens_per_sample);
+    else if (hub_synchronous(h) && !b->gradients)
+        hub_refuse(
+            h, WIRE_BAD,
+            "the run's rounds are synchronous until %.0f tokens (outer.synchronous), and this "
+            "trainer hands in no gradients: use beringia site, or join after that",
+            h->s.sync_tokens);
     else
         return true;
     return false;

@@ -25,6 +25,7 @@ struct merge_job {           /* everything is borrowed */
     struct outer_params params;
     bool radial, keeps_ema; /* struct outer_round */
     double ema;
+    struct outer_adamw adamw; /* step above 0: a synchronous round, the parts are gradients */
     const double *weight;
     const struct merge_part *parts; /* sorted by (site, contribution) */
     size_t parts_count;

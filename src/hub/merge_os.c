@@ -19,6 +19,8 @@
  * SAMPLE-th unit of a large model, in the same pass as the merge; the last bits of their sums are chance, and they are
  * for people.
  *
+ * A synchronous round wants the mean gradient's norm before the first element can be moved: likewise one pass more.
+ *
  * Everything is hashed while it passes. A bit that flipped on the disk since a delta was accepted would
  * decode to a plausible number and stay in the weights for ever; the same is true of the parent.
  *
@@ -121,6 +123,7 @@ struct slot {
     size_t n;       /* its elements */
     size_t streams_left;
     float *parent, *theta, *m, *ema; /* parent: its theta, untouched */
+    float *v;                        /* of a synchronous round */
     uint8_t *e, *update;             /* bf16; payload */
     uint8_t **coded;                 /* [parts] */
 };
@@ -142,6 +145,7 @@ struct merge {
     enum codec *codecs;
     struct outer_merge outer;
     struct outer_radial radial;
+    double clip; /* of a synchronous round: the gradient's factor */
     struct outer_span *spans;
     size_t piece, slots_count; /* elements of a piece */
     uint64_t pieces;
@@ -168,6 +172,7 @@ static void slot_fini(struct slot *s, size_t parts) {
     mem_free(s->theta);
     mem_free(s->m);
     mem_free(s->ema);
+    mem_free(s->v);
     mem_free(s->e);
     mem_free(s->update);
     for (size_t i = 0; s->coded != NULL && i < parts; i++) mem_free(s->coded[i]);
@@ -223,11 +228,22 @@ static enum brg_status open_sources(struct merge *g, struct err *e) {
     return BRG_OK;
 }
 
+/* A synchronous round whose moments are kept; the counting rule has none. */
+static bool has_moments(const struct merge_job *job) {
+    return job->adamw.step > 0 && !job->adamw.counts;
+}
+
+/* The second moment is written: of this round, or as it is where all samples were skipped and nothing moves. */
+static bool keeps_v(const struct merge *g) {
+    return has_moments(g->job) || (g->job->parts_count == 0 && g->parent.v_offset > 0);
+}
+
 /* Bytes of a slot for each element of its piece. */
 static size_t slot_bytes(const struct merge *g) {
-    size_t bytes = 3 * sizeof(float) + 2 + 4 + (g->job->keeps_ema ? sizeof(float) : 0);
+    size_t bytes = 3 * sizeof(float) + 2 + 4 + (g->job->keeps_ema ? sizeof(float) : 0) +
+                   (keeps_v(g) ? sizeof(float) : 0);
     for (size_t i = 0; i < g->job->parts_count; i++)
-        bytes += g->codecs[i] == CODEC_FP32 ? 4 : 2; /* at most */
+        bytes += g->codecs[i] == CODEC_FP32 || g->codecs[i] == CODEC_GRADIENT ? 4 : 2; /* at most */
     return bytes;
 }
 
@@ -271,6 +287,7 @@ static void reserve(struct merge *g) {
         s->theta = mem_alloc(g->piece, sizeof(float));
         s->m = mem_alloc(g->piece, sizeof(float));
         s->ema = mem_alloc(g->job->keeps_ema ? g->piece : 1, sizeof(float));
+        s->v = mem_alloc(keeps_v(g) ? g->piece : 1, sizeof(float));
         s->e = mem_alloc(g->piece, 2);
         s->update = mem_alloc(g->job->down != 0 ? codec_bytes(g->job->down, g->piece) : 1, 1);
         s->coded = mem_alloc(parts, sizeof *s->coded);
@@ -338,6 +355,58 @@ static enum brg_status radial_measure(struct merge *g, struct err *e) {
     return BRG_OK;
 }
 
+/* The parts' mean of n elements at `at`, tile by tile, into mean[n]; see outer_adamw_mean for sum2. */
+static enum brg_status gradient_mean(struct worker *w, uint8_t *const *coded, size_t n, float *mean,
+                                     double *sum2, int *out_bad) {
+    const struct merge *g = w->g;
+    for (size_t at = 0; at < n; at += CODEC_UNIT) {
+        size_t count = n - at < CODEC_UNIT ? n - at : CODEC_UNIT;
+        for (size_t i = 0; i < g->job->parts_count; i++) {
+            float *tile = w->room.tiles + i * CODEC_UNIT;
+            *out_bad = (int)i;
+            TRY(codec_decode(g->codecs[i], coded[i] + codec_bytes(g->codecs[i], at), count, tile));
+            w->room.delta[i] = tile;
+        }
+        *sum2 = outer_adamw_mean(g->job->weight, g->job->parts_count, w->room.delta, count,
+                                 mean + at, *sum2);
+    }
+    *out_bad = -1;
+    return BRG_OK;
+}
+
+/* Which tensors decay, and the factor of the clip: the norm in one chain of additions. */
+static enum brg_status gradient_measure(struct merge *g, struct err *e) {
+    struct slot *s = &g->slots[0];
+    double sum2 = 0;
+    for (uint64_t at = 0; at < g->parent.elements; at += g->piece) {
+        uint64_t left = g->parent.elements - at;
+        size_t n = left < g->piece ? (size_t)left : g->piece;
+        int bad = -1;
+        TRY(read_coded(g, s->coded, at, n, e));
+        enum brg_status st = gradient_mean(&g->workers[0], s->coded, n, s->theta, &sum2, &bad);
+        if (st == BRG_OK) continue;
+        g->bad_part = bad;
+        return coded_wrong(st, at + n, e);
+    }
+    g->clip = outer_adamw_clip(&g->job->adamw, sum2);
+    return BRG_OK;
+}
+
+/* As the trainer's: matrices decay, vectors (norms) do not. */
+static void gradient_step(const struct merge *g, struct slot *s, uint64_t at, const float *mean) {
+    const struct tensors *t = &g->parent.table;
+    uint64_t begin = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        uint64_t end = begin + t->v[i].elements;
+        uint64_t from = begin > at ? begin : at, to = end < at + s->n ? end : at + s->n;
+        begin = end;
+        if (from >= to) continue;
+        size_t k = (size_t)(from - at);
+        outer_adamw_chunk(&g->job->adamw, g->clip, t->v[i].dims > 1, s->theta + k, s->m + k,
+                          s->v + k, mean + k, (size_t)(to - from));
+    }
+}
+
 static enum brg_status merge_open(struct merge *g, struct err *e) {
     const struct merge_job *job = g->job;
     TRY(checkpoint_open(job->parent_path, &g->parent, e));
@@ -354,14 +423,31 @@ static enum brg_status merge_open(struct merge *g, struct err *e) {
     reserve(g);
     outer_merge_init(&g->outer, &job->params, g->parts, job->weight, job->parts_count);
     if (job->radial) TRY(radial_measure(g, e));
+    if (has_moments(job)) TRY(gradient_measure(g, e));
     TRY(update_open(g, e));
     struct checkpoint_head head = job->head;
     head.has_e = job->down != 0;
     head.has_ema = job->keeps_ema;
+    head.has_v = keeps_v(g);
     return checkpoint_writer_open(job->out_path, &head, &g->writer, e);
 }
 
 /* ---- A piece --------------------------------------------------------------------------------- */
+/* Step 1 begins them, whatever the parent has in their place. */
+static enum brg_status moments_read(struct merge *g, struct slot *s, uint64_t at, struct err *e) {
+    const struct checkpoint *p = &g->parent;
+    if (g->job->adamw.step == 1) {
+        memset(s->m, 0, 4 * s->n);
+        memset(s->v, 0, 4 * s->n);
+        return BRG_OK;
+    }
+    if (p->v_offset == 0)
+        return err_set(e, BRG_E_CHECKPOINT,
+                       "%s: has no outer.v, but step %llu of synchronous rounds goes on with it",
+                       g->job->parent_path, (unsigned long long)g->job->adamw.step);
+    return os_pread_all(g->parent_fd, s->v, 4 * s->n, p->v_offset + 4 * at, g->job->parent_path, e);
+}
+
 static enum brg_status piece_read(struct merge *g, struct slot *s, uint64_t at, struct err *e) {
     const char *path = g->job->parent_path;
     const struct checkpoint *p = &g->parent;
@@ -375,6 +461,7 @@ static enum brg_status piece_read(struct merge *g, struct slot *s, uint64_t at, 
         TRY(os_pread_all(g->parent_fd, s->ema, 4 * s->n, p->ema_offset + 4 * at, path, e));
     else if (g->job->keeps_ema) /* the mean begins here */
         memcpy(s->ema, s->parent, 4 * s->n);
+    if (keeps_v(g)) TRY(moments_read(g, s, at, e));
     return read_coded(g, s->coded, at, s->n, e);
 }
 
@@ -413,13 +500,17 @@ static enum brg_status piece_step(struct worker *w, struct slot *s, uint64_t at,
     struct merge *g = w->g;
     size_t bad = 0;
     memcpy(s->theta, s->parent, 4 * s->n);
-    enum brg_status st = outer_merge_coded_at(&g->outer, at, s->theta, s->m,
-                                              (const uint8_t *const *)s->coded, g->codecs, s->n,
-                                              &w->room, &bad);
-    if (st != BRG_OK) {
-        *out_bad = (int)bad;
-        return coded_wrong(st, at + s->n, e);
+    enum brg_status st;
+    if (has_moments(g->job)) {
+        double sum2 = 0;
+        st = gradient_mean(w, s->coded, s->n, w->scratch, &sum2, out_bad);
+        if (st == BRG_OK) gradient_step(g, s, at, w->scratch);
+    } else {
+        st = outer_merge_coded_at(&g->outer, at, s->theta, s->m, (const uint8_t *const *)s->coded,
+                                  g->codecs, s->n, &w->room, &bad);
+        *out_bad = st == BRG_OK ? -1 : (int)bad;
     }
+    if (st != BRG_OK) return coded_wrong(st, at + s->n, e);
     piece_sample(w, s, at);
     if (g->job->down != 0)
         st = outer_down_chunk(g->job->down, s->parent, s->theta, s->e, s->n, s->update, w->scratch);
@@ -435,6 +526,7 @@ static enum brg_status piece_step(struct worker *w, struct slot *s, uint64_t at,
 static enum brg_status piece_write(struct merge *g, struct slot *s, uint64_t at, struct err *e) {
     enum codec down = g->job->down;
     TRY(checkpoint_write_at(g->writer, at, s->theta, s->m, down != 0 ? s->e : NULL, s->n, e));
+    if (keeps_v(g)) TRY(checkpoint_write_v_at(g->writer, at, s->v, s->n, e));
     if (g->job->keeps_ema) TRY(checkpoint_write_ema_at(g->writer, at, s->ema, s->n, e));
     if (g->update_fd < 0) return BRG_OK;
     return os_pwrite_all(g->update_fd, s->update, (size_t)codec_bytes(down, s->n),

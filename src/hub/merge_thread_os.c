@@ -165,6 +165,7 @@ static enum brg_status compute(struct hub_server *s, const struct hub_plan *p, c
                             .radial = p->radial,
                             .keeps_ema = p->keeps_ema,
                             .ema = p->ema,
+                            .adamw = p->adamw,
                             .figures = &out->figures,
                             .weight = weight,
                             .parts = parts,

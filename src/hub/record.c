@@ -252,6 +252,20 @@ static void code_step(struct coder *c, struct record_step *r) {
     if (!(fabs(r->cos_mean) <= 1)) bad(c, "cosine");
 }
 
+static void code_sync(struct coder *c, struct record_sync *r) {
+    double *const scalars[] = {&r->lr,           &r->beta1, &r->beta2, &r->eps,
+                               &r->weight_decay, &r->clip,  &r->bias1, &r->bias2};
+    code_u64(c, &r->version);
+    code_u64(c, &r->step);
+    code_flag(c, &r->counts, "counts");
+    for (size_t i = 0; i < ARRAY_COUNT(scalars); i++) {
+        code_f64(c, scalars[i]);
+        if (!(*scalars[i] >= 0) || !isfinite(*scalars[i])) bad(c, "scalar");
+        if (r->counts && *scalars[i] > 0) bad(c, "counts");
+    }
+    if (r->step == 0) bad(c, "step");
+}
+
 static void code_eval(struct coder *c, struct record_eval *r) {
     code_u64(c, &r->version);
     code_f64(c, &r->loss);
@@ -378,6 +392,7 @@ static void code_record(struct coder *c, struct hub_record *r) {
     case RECORD_REJECT: code_reject(c, &r->u.reject); return;
     case RECORD_MERGE: code_merge(c, &r->u.merge); return;
     case RECORD_STEP: code_step(c, &r->u.step); return;
+    case RECORD_SYNC: code_sync(c, &r->u.sync); return;
     case RECORD_EVAL: code_eval(c, &r->u.eval); return;
     case RECORD_LEAVE: code_leave(c, &r->u.leave); return;
     case RECORD_QUARANTINE: code_quarantine(c, &r->u.quarantine); return;
@@ -405,6 +420,7 @@ const char *record_kind_name(uint16_t kind) {
         [RECORD_LEDGER] = "ledger",     [RECORD_REPORT] = "report",
         [RECORD_ORDER] = "order",       [RECORD_DOWN] = "down",
         [RECORD_STEP] = "step",         [RECORD_EVAL] = "eval",
+        [RECORD_SYNC] = "sync",
     };
     return kind < ARRAY_COUNT(names) && names[kind] ? names[kind] : "unknown";
 }

@@ -38,6 +38,7 @@ enum record_kind { /* numbers are stored; never reuse one */
                    RECORD_DOWN = 20,
                    RECORD_STEP = 21,
                    RECORD_EVAL = 22,
+                   RECORD_SYNC = 23,
 };
 const char *record_kind_name(uint16_t kind); /* "open", ...; "unknown" */
 
@@ -155,6 +156,11 @@ struct
         double cos; /* to the others' sum */
     } sites[RECORD_STEP_SITES_MAX];
 };
+struct record_sync {        /* the next MERGE is a synchronous round */
+    uint64_t version, step; /* step: of the moments, from 1, which begins them */
+    bool counts;            /* the counting rule: no moments, all below is 0 */
+    double lr, beta1, beta2, eps, weight_decay, clip, bias1, bias2;
+};
 struct record_eval { /* somebody has measured a version's held-out loss */
     uint64_t version;
     double loss; /* nats a token, > 0 */
@@ -231,6 +237,7 @@ struct hub_record {
         struct record_merge merge;
         struct record_step step;
         struct record_eval eval;
+        struct record_sync sync;
         struct record_seal seal;
         struct record_leave leave;
         struct record_rollback rollback;

@@ -103,6 +103,7 @@ static bool merge_due(struct hub *h) {
     if (left && !deltas_real(h) && ledger_deltas_staged(h->ledger) < HUB_STAGED_PER_SITE_MAX)
         return false;
     if (!left || all_handed_in(h)) return true;
+    if (hub_synchronous(h)) return false; /* of all live sites, or it is another batch */
     return h->quorum_since != TIME_NS_NEVER && h->now - h->quorum_since >= h->s.grace_ns;
 }
 
@@ -110,8 +111,8 @@ time_ns hub_rounds_expiry(const struct hub *h) {
     if (!h->started || h->held || h->merge || ledger_deltas_staged(h->ledger) == 0)
         return TIME_NS_NEVER;
     time_ns due = TIME_NS_NEVER;
-    const time_ns grace_end = h->quorum_since != TIME_NS_NEVER ? h->quorum_since + h->s.grace_ns
-                                                               : TIME_NS_NEVER;
+    const bool grace = h->quorum_since != TIME_NS_NEVER && !hub_synchronous(h);
+    const time_ns grace_end = grace ? h->quorum_since + h->s.grace_ns : TIME_NS_NEVER;
     /* Only what is to come: a time that has passed without a merge (skips only) is no reason to
      * spin. */
     if (grace_end > h->now) due = grace_end;
@@ -155,6 +156,7 @@ static void plan_part(const struct hub *h, struct hub_merge *m, const struct del
         .did = d->did, .late = behind > 0 && info->tokens > 0 && !MUTANT(LATE_AS_FRESH)};
     m->plan.tokens_after += info->tokens;
     if (info->tokens == 0) return;
+    CHECK((info->codec == CODEC_GRADIENT) == hub_synchronous(h)); /* H24 */
     m->plan.parts[m->plan.parts_count++] =
         (struct hub_plan_part){.part = {.site = d->site,
                                         .tokens = info->tokens,
@@ -188,7 +190,17 @@ static void plan_weights(struct hub *h, struct hub_merge *m) {
     struct outer_past past = h->versions[h->head].past;
     past.last = ends_the_run(h);
     past.restart = h->versions[h->head].v.returns > 0;
-    outer_round_compute(&h->s.rule, &past, parts, count, &round, weight);
+    if (hub_synchronous(h)) {
+        const struct outer_inner inner = {h->s.beta1, h->s.beta2, h->s.eps, h->s.weight_decay,
+                                          h->s.clip};
+        outer_adamw_compute(&h->s.rule, &past, &inner,
+                            schedule_lr(&h->s.schedule, (double)m->plan.tokens_after), parts, count,
+                            &round, &m->plan.adamw, weight);
+    } else {
+        /* What lies in the momentum's place is a moment; in a checkpoint that a run was rebuilt from it may be. */
+        past.restart |= past.adamw > 0 || (h->s.sync_tokens > 0 && h->head == 0);
+        outer_round_compute(&h->s.rule, &past, parts, count, &round, weight);
+    }
     m->plan.params = round.params;
     m->plan.radial = round.radial;
     m->plan.keeps_ema = round.keeps_ema;
@@ -233,6 +245,7 @@ void hub_rounds(struct hub *h) {
     if (!h->started) return;
     seals(h);
     if (h->held || h->merge) return;
+    hub_sync_discard(h);
     if (merge_due(h)) plan(h);
 }
 
@@ -275,6 +288,7 @@ void hub_merged(struct hub *h, const struct hub_cmd *c) {
     if (!report_of_ours(h, c->u.merged.plan)) return;
     struct hub_merge *m = h->merge;
     const struct outer_params *p = &m->plan.params;
+    hub_sync_emit(h);
     hub_step_emit(h, c);
     struct hub_record *r = hub_draft(h, RECORD_MERGE);
     r->u.merge = (struct record_merge){.version = m->plan.version,

@@ -49,6 +49,9 @@ static const struct config_key keys[] = {
      .help = "H at the start of the run, rising to outer.steps over outer.ramp; 0: no ramp"},
     {"outer", "ramp", CONFIG_F64, .def = "0.15", .min = 0, .max = 1,
      .help = "share of the run's tokens over which H rises from outer.steps_first"},
+    {"outer", "synchronous", CONFIG_F64, .def = "0", .min = 0, .max = 1,
+     .help = "share of the run's tokens, from its start, with one AdamW step a round on all sites' "
+             "gradients; 0.05 is a warm start, 1 the whole run"},
     {"outer", "optimizer", CONFIG_ENUM, .def = "nesterov", .choices = outers,
      .help = "plain: the weights' mean; delayed: momentum acts every outer.delay arrivals"},
     {"outer", "delay", CONFIG_U64, .def = "1", .min = 1, .max = 4096,
@@ -168,6 +171,9 @@ static void take_training(const struct config *c, const struct run_facts *f,
     s->schedule.tokens_warmup = config_f64(c, "train", "warmup_tokens");
     s->schedule.decay_share = config_f64(c, "train", "decay_share");
     s->schedule.tokens_total = (double)f->positions * f->seq_len * s->epochs;
+    s->sync_tokens = ceil(config_f64(c, "outer", "synchronous") * s->schedule.tokens_total);
+    s->eps = config_f64(c, "train", "eps");
+    s->clip = config_f64(c, "train", "clip");
     s->beta1 = config_f64(c, "train", "beta1");
     s->beta2 = config_f64(c, "train", "beta2");
     s->weight_decay = config_f64(c, "train", "weight_decay");
@@ -180,6 +186,9 @@ static enum brg_status take_optimizer(const struct config *c, const struct run_f
     r->muon_momentum = config_f64(c, "train", "muon_momentum");
     r->muon_lr_ratio = config_f64(c, "train", "muon_lr_ratio");
     if (!r->muon) return BRG_OK;
+    if (r->hub.sync_tokens > 0)
+        TRY(config_fail(c, "outer", "synchronous", e,
+                        "takes steps of AdamW, and train.optimizer is muon; want 0, or adamw"));
     r->hub.muon_ratio = r->muon_lr_ratio;
     r->hub.muon_side = (double)f->matrix_side;
     if (f->matrix_side > 0) return BRG_OK;
@@ -206,6 +215,9 @@ static enum brg_status fit_together(const struct config *c, const struct run_set
                         "rounds, and outer.average sum is for models that count; want full"));
     const char *why, *misfit = outer_rule_misfit(&s->rule, &why);
     if (misfit != NULL) TRY(config_fail(c, "outer", misfit, e, "%s", why));
+    if (s->sync_tokens > 0 && !(s->beta2 > 0))
+        TRY(config_fail(c, "outer", "synchronous", e,
+                        "takes steps of AdamW, for which train.beta2 is above 0; want 0.95, say"));
     if (s->steps_first > s->steps)
         TRY(config_fail(c, "outer", "steps_first", e, "is more than outer.steps; want at most %llu",
                         (unsigned long long)s->steps));
@@ -241,8 +253,8 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     s->sites_max = (uint32_t)config_u64(c, "hub", "sites_max");
     s->records_per_snapshot = (uint32_t)config_u64(c, "hub", "snapshot_every");
     s->delta_bytes_max = DELTA_HEADER_BYTES + codec_bytes(CODEC_FP32, f->parameters);
-    r.eps = config_f64(c, "train", "eps");
-    r.clip = config_f64(c, "train", "clip");
+    r.eps = s->eps;
+    r.clip = s->clip;
     r.keep_checkpoints = config_u64(c, "hub", "keep_checkpoints");
     r.keep_every = config_u64(c, "hub", "keep_every");
     (void)snprintf(r.listen, sizeof r.listen, "%s", config_string(c, "hub", "listen"));
@@ -287,6 +299,7 @@ void run_describe(const struct run_settings *s, const struct run_facts *f, const
         out->muon_momentum = s->muon_momentum;
         out->muon_lr_ratio = s->muon_lr_ratio;
     }
+    out->sync_tokens = (uint64_t)s->hub.sync_tokens;
     out->steps = s->hub.steps;
     out->ttl_ms = (uint32_t)(s->hub.ttl_ns / NS_PER_MS);
     out->heartbeat_ms = (uint32_t)(s->hub.heartbeat_ns / NS_PER_MS);

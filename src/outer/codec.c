@@ -66,6 +66,7 @@ const char *codec_name(enum codec c) {
     case CODEC_INT8: return "int8";
     case CODEC_INT4: return "int4";
     case CODEC_TOPK: return "topk";
+    case CODEC_GRADIENT: return "gradient";
     }
     return "unknown";
 }
@@ -76,7 +77,8 @@ bool codec_aside(enum codec c) {
 
 uint64_t codec_bytes(enum codec c, uint64_t n) {
     switch (c) {
-    case CODEC_FP32: return n * 4;
+    case CODEC_FP32:
+    case CODEC_GRADIENT: return n * 4;
     case CODEC_BF16: return n * 2;
     case CODEC_INT8: return n + (n / CODEC_BLOCK + (n % CODEC_BLOCK != 0)) * 4;
     case CODEC_INT4: return int4_bytes(n);
@@ -237,6 +239,7 @@ enum brg_status codec_encode(enum codec c, const float *x, size_t n, uint8_t *ou
     int32_t max = max_bits(x, n);
     switch (c) {
     case CODEC_FP32:
+    case CODEC_GRADIENT:
         if (max >= BITS_INF) return BRG_E_NONFINITE;
         if (n > 0) memcpy(out, x, n * 4);
         return BRG_OK;
@@ -268,6 +271,7 @@ enum brg_status codec_encode(enum codec c, const float *x, size_t n, uint8_t *ou
 enum brg_status codec_decode(enum codec c, const uint8_t *in, size_t n, float *out) {
     switch (c) {
     case CODEC_FP32:
+    case CODEC_GRADIENT:
         /* The input may lie at an odd address, so it is judged where it arrives: in a block. */
         for (size_t i = 0; i < n; i += CODEC_BLOCK) {
             float block[CODEC_BLOCK] = {0};
@@ -326,7 +330,7 @@ enum brg_status delta_header_decode(const uint8_t in[DELTA_HEADER_BYTES], struct
                        "send the file that the site library wrote");
     }
     uint32_t codec = get_le32(in + 8);
-    if (codec < CODEC_FP32 || codec > CODEC_TOPK) {
+    if (codec < CODEC_FP32 || codec > CODEC_GRADIENT) {
         return err_set(e, BRG_E_MESSAGE,
                        "delta header: codec %u is unknown; use fp32, bf16, int8, int4 or topk",
                        (unsigned)codec);

@@ -39,7 +39,16 @@
  *   topk    0.71 % of 4096 elements the 64 largest, two bits and a place each; wants mu = 0
  * A vector is coded in blocks from its start; a shorter last block holds only its elements. A vector may
  * be coded and decoded in any pieces that are multiples of CODEC_UNIT: the bytes are the same. */
-enum codec { CODEC_FP32 = 1, CODEC_BF16 = 2, CODEC_INT8 = 3, CODEC_INT4 = 4, CODEC_TOPK = 5 };
+/* CODEC_GRADIENT is no choice of a run: it says that a contribution is a mean gradient, as fp32 codes it, and no
+ * displacement. Only a synchronous round takes it, and takes nothing else. */
+enum codec {
+    CODEC_FP32 = 1,
+    CODEC_BF16 = 2,
+    CODEC_INT8 = 3,
+    CODEC_INT4 = 4,
+    CODEC_TOPK = 5,
+    CODEC_GRADIENT = 6,
+};
 enum {
     CODEC_BLOCK = 128,   /* of int8 */
     CODEC_UNIT = 4096,   /* elements; a multiple of every codec's block */
@@ -116,6 +125,7 @@ struct
     outer_past { /* what a round inherits; zero: the first one. outer_past_after says how it goes on */
     double arrivals; /* fresh sites since momentum last acted (OUTER_DELAYED) */
     double work;     /* sum of phi so far */
+    uint64_t adamw;  /* synchronous rounds in a row before it: steps of the hub's moments */
     bool last;       /* the run ends with this round */
     bool restart;    /* the first round after a return to an older version: m begins anew */
 };
@@ -158,6 +168,7 @@ void outer_merge_chunk(struct outer_merge *g, float *theta, float *m, const floa
 /* The same where g->radial is set: the chunk begins at element `at` of the vector. */
 void outer_merge_chunk_at(struct outer_merge *g, uint64_t at, float *theta, float *m,
                           const float *const *delta, size_t n);
+double outer_ema_share(const struct outer_rule *r, double work, double phi); /* of this round */
 /* mean += share (theta - mean); a share of 1 copies. */
 void outer_ema_chunk(float *mean, const float *theta, double share, size_t n);
 
@@ -218,6 +229,33 @@ enum brg_status outer_radial_measure_coded(struct outer_radial *r, uint64_t at,
                                            size_t n, struct outer_room *room, size_t *out_bad_part)
     MUST_USE;
 void outer_radial_finish(struct outer_radial *r);
+
+/* ---- Synchronous rounds: one AdamW step on the sites' mean gradient (adamw.c has the equations) --------
+ * A contribution is the mean gradient over its samples at its base. The moments lie with the hub: the first one in the
+ * place of the outer momentum, the second one in a vector of its own beside it. */
+struct outer_adamw {
+    uint64_t step; /* of the moments; 1 begins them at zero. 0: no synchronous round */
+    bool counts;   /* the counting rule: the parts' plain sum as in outer_merge, and no moments */
+    double lr, beta1, beta2, eps, weight_decay, clip; /* clip 0: the gradient is not clipped */
+    double bias1, bias2; /* 1/(1 - beta^step): recorded, so that a replay needs no pow() */
+};
+struct outer_inner { /* the run's AdamW, as its sites have it */
+    double beta1, beta2, eps, weight_decay, clip;
+};
+/* The scalars of a synchronous round and each part's share of its tokens. All parts are fresh. */
+void outer_adamw_compute(const struct outer_rule *r, const struct outer_past *past,
+                         const struct outer_inner *inner, double lr, const struct outer_part *parts,
+                         size_t count, struct outer_round *out, struct outer_adamw *out_step,
+                         double *out_weight);
+/* mean[n]: the parts' weighted sum, in f64 in their order, rounded once. Gives sum2 and the squares of mean, added in
+ * order: called for all of a vector, from its start, it is the norm that the clip wants. */
+double outer_adamw_mean(const double *weight, size_t count, const float *const *gradient, size_t n,
+                        float *mean, double sum2);
+/* The factor of the clip for a norm^2. */
+double outer_adamw_clip(const struct outer_adamw *a, double sum2);
+/* One AdamW step of n elements in place, the trainer's own bits; decays: they lie in a tensor that does. */
+void outer_adamw_chunk(const struct outer_adamw *a, double clip, bool decays, float *theta,
+                       float *m, float *v, const float *gradient, size_t n);
 
 /* ---- The way back: a version as an update on its parent (down.c has the equations) ------------- */
 /* theta: in theta*, out theta_{v+1}; e: n bf16, in e_v, out e_{v+1}; out[codec_bytes(c, n)]: the update's

@@ -173,7 +173,7 @@ static void count_params(const struct outer_part *parts, size_t count, struct ou
     for (size_t i = 0; i < count; i++) out_weight[i] = parts[i].tokens > 0 ? 1 : 0; /* O1 */
 }
 
-static double ema_share(const struct outer_rule *r, double work, double phi) {
+double outer_ema_share(const struct outer_rule *r, double work, double phi) {
     if (!(phi > 0)) return 0;
     return fmin(1, fmax((1 - r->ema) * phi, phi / (work + phi)));
 }
@@ -211,7 +211,7 @@ void outer_round_compute(const struct outer_rule *r, const struct outer_past *pa
     *out = (struct outer_round){.params = p,
                                 .radial = r->radial && !mean && !r->sum && fresh.tokens > 0,
                                 .keeps_ema = r->ema > 0,
-                                .ema = r->ema > 0 ? ema_share(r, past->work, p.phi) : 0};
+                                .ema = r->ema > 0 ? outer_ema_share(r, past->work, p.phi) : 0};
 }
 
 struct outer_past outer_past_after(const struct outer_past *past, const struct outer_params *p,

@@ -364,6 +364,21 @@ int brg_step(struct brg_site *s, uint64_t count, double loss, const char *skippe
     return result;
 }
 
+int brg_synchronous(const struct brg_site *s) {
+    DOOR(s, "brg_synchronous", ANYBODY);
+    bool result = call_synchronous(s);
+    leave(&g, &h);
+    return result ? BRG_SYNCHRONOUS : BRG_GO;
+}
+
+int brg_gradient(struct brg_site *s, uint64_t count, double loss, const float *gradient) {
+    DOOR(s, "brg_gradient", TRAINING_THREAD);
+    int result = gradient ? call_gradient(s, count, loss, gradient)
+                          : refuse("brg_gradient", "gradient is missing");
+    leave(&g, &h);
+    return result;
+}
+
 int brg_due(struct brg_site *s, int *out_due) {
     DOOR(s, "brg_due", TRAINING_THREAD);
     int result = out_due ? call_due(s, out_due) : refuse("brg_due", "out_due is missing");

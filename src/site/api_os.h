@@ -16,6 +16,8 @@ int call_take(struct brg_site *s, uint64_t want, int64_t timeout_ns, uint64_t *o
 int call_untake(struct brg_site *s);
 double call_lr(const struct brg_site *s);
 int call_step(struct brg_site *s, uint64_t count, double loss, const char *skipped);
+bool call_synchronous(const struct brg_site *s);
+int call_gradient(struct brg_site *s, uint64_t count, double loss, const float *gradient);
 int call_due(struct brg_site *s, int *out_due);
 int call_sync(struct brg_site *s, int *out_changed);
 int call_reset(struct brg_site *s);

@@ -26,6 +26,8 @@
  *        it.
  *   (T6) while a reset is due nothing is cut and nothing is rebased: rejected work can not leave.
  *   (T7) work done alone leaves only after a JOIN of this process: nothing is cut without a fence (inc).
+ *   (T8) a gradient is cut at the newest version that the site knows of, as its only contribution; until it
+ *        has the next one it takes no sample.
  *
  * Time-outs and losses only ever lead to a repeat of the same request under the same number; the
  * hub answers a repeat as it answered the first. Only an answer changes anything here. */
@@ -75,6 +77,7 @@ void site_init(struct site_core *c, const struct site_settings *s, const struct 
     prng_seed(&c->prng, s->seed ^ get_le64(boot->v));
     c->ready = SITE_VERSION_NONE;
     c->round.steps_target = s->steps_target;
+    c->round.sync_tokens = s->sync_tokens;
     c->heartbeat_ms = 10000;
     c->ttl_ms = 120000;
     c->alone_at = TIME_NS_NEVER;
@@ -232,6 +235,7 @@ static void join_fill(struct site_core *c, struct wire_join *j) {
     j->version_seal = c->version_seal;
     j->term_seal = c->term_seal;
     j->tokens_per_sample = c->set.tokens_per_sample;
+    j->gradients = c->set.gradients;
     for (uint32_t i = 0; i < c->leases_count; i++) {
         const struct site_lease *l = &c->leases[i];
         if (l->give_back) continue;
@@ -249,11 +253,14 @@ static void join_fill(struct site_core *c, struct wire_join *j) {
     }
 }
 
-/* Heartbeats bring news of a merge; a site that can only wait for one asks a little more often. */
+/* Heartbeats bring news of a merge; a site that can only wait for one asks a little more often. A synchronous round is
+ * one step, so it begins quickly there, and asks less and less often where somebody is slow. */
 static time_ns ask_pause(const struct site_core *c) {
-    time_ns t = (time_ns)c->heartbeat_ms * NS_PER_MS / 8;
+    time_ns t = (time_ns)c->heartbeat_ms * NS_PER_MS / 8, quick = 25 * (time_ns)NS_PER_MS;
     time_ns least = 100 * (time_ns)NS_PER_MS, most = 2 * (time_ns)NS_PER_S;
-    return t < least ? least : t > most ? most : t;
+    t = t < least ? least : t > most ? most : t;
+    quick *= 1 + c->asks / 4;
+    return c->synchronous && quick < t ? quick : t;
 }
 
 static bool asks_often(const struct site_core *c) {
@@ -269,6 +276,7 @@ static bool next_question(struct site_core *c, time_ns now) {
         bool back = d->state == PENDING_MERGED && d->merged > c->round.head && now >= c->ask_at;
         if (!d->ask && !news && !again && !back) continue;
         c->ask_at = now + ask_pause(c);
+        c->asks++;
         request_begin(c, now, WIRE_OUTCOME)->u.outcome.did = d->c.did;
         return true;
     }

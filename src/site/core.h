@@ -44,6 +44,9 @@ struct site_settings {
     time_ns alone_ns; /* a restored site that was not let in for so long trains alone; 0: at once */
     struct schedule schedule;
     uint64_t warmup_steps; /* of a cold joiner: a local ramp over so many steps */
+    uint64_t warmup_cold;  /* the same, for the moments after the run's synchronous phase */
+    uint64_t sync_tokens;  /* as wire_run has it, until the first round header says better */
+    bool gradients;        /* the trainer can take part in synchronous rounds */
 };
 
 enum site_state { /* moves: the table in core.c */
@@ -142,6 +145,7 @@ struct site_core {
 
     /* weights */
     bool loaded, reset_due;
+    bool synchronous;             /* the base wants gradients (site_gradients) */
     uint64_t base, base_tokens;   /* version rebased on */
     uint64_t ready, ready_tokens; /* newest version on the local disk; SITE_VERSION_NONE */
     struct site_segment seg;
@@ -156,6 +160,7 @@ struct site_core {
     struct site_slot control, beat;
     time_ns now; /* of the last step */
     time_ns control_at, beat_at, upload_at, download_at, ask_at;
+    uint32_t asks; /* OUTCOMEs since the last cut */
     uint32_t upload_failures, download_failures;
     bool uploading, downloading;
     struct id128 upload_did;
@@ -163,6 +168,7 @@ struct site_core {
     uint64_t hb_seq, hb_answered;
 
     /* figures for heartbeats and people */
+    uint64_t warmup_from; /* steps_total when the ramp began: the optimizer's moments were cold */
     uint64_t steps_total, steps_local, samples_total, handed_in, merged_count, rejected_count;
     double loss_last;
     time_ns rate_at;
@@ -229,6 +235,12 @@ uint64_t site_take(struct site_core *c, uint64_t n, struct site_position *out);
  * E_LIMIT: more samples skipped than a manifest can list; the segment is reset. */
 enum brg_status site_trained(struct site_core *c, time_ns now, uint64_t n, double loss, double lr,
                              const char *skip) MUST_USE;
+/* The base is of the run's synchronous phase: what is trained is the gradient at the base's weights, which do not move,
+ * and nothing is taken between a hand-in and the next version. A gradient is in no local checkpoint: what is saved has
+ * its samples as not done, and where the head moves on before the cut they come again (reset). */
+bool site_gradients(const struct site_core *c);
+/* Is this contribution's work in the local weights until a version has it? That of a gradient never is. */
+bool site_delta_local(const struct site_delta *d);
 double site_lr_tokens(const struct site_core *c); /* where on the schedule the next step ends */
 double site_lr(const struct site_core *c);
 

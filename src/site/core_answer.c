@@ -91,6 +91,14 @@ static void round_take(struct site_core *c, const struct wire_round *r, bool for
         core_note(notes, "lvl=info ev=complete version=%" PRIu64, r->head);
     if (r->drain && !c->round.drain) core_note(notes, "lvl=info ev=drain_asked by=hub");
     c->round = *r;
+    bool wanted = (c->loaded ? c->base_tokens : r->tokens) < r->sync_tokens;
+    if (wanted && !c->set.gradients && !c->complete)
+        core_stop(
+            c, BRG_E_REFUSED,
+            "the run's rounds are synchronous now (outer.synchronous), and this trainer hands in "
+            "no gradients; use beringia site, or join when that phase is over",
+            notes);
+    if (c->loaded && wanted != c->synchronous) c->reset_due = true; /* the setting was changed */
     if (c->round.steps_target == 0) c->round.steps_target = c->set.steps_target;
     if (r->complete) c->complete = true;
     if (r->head < c->version_seen) return;
@@ -157,6 +165,7 @@ static void on_join(struct site_core *c, time_ns now, const struct wire_join_ans
     core_note(notes, "lvl=info ev=joined inc=%u head=%" PRIu64 " base=%" PRIu64 " leases_kept=%u",
               a->inc, a->round.head, c->loaded ? c->base : a->round.head, a->leases_count);
     round_take(c, &a->round, true, notes);
+    if (c->state == SITE_STOPPED) return;
     join_leases(c, a, notes);
     c->alone = false;
     if (c->loaded && a->round.head < c->base)
@@ -207,12 +216,14 @@ static void delta_failed(struct site_core *c, struct site_delta *d, const char *
         if (l && l->w.nonce == d->c.parts[p].nonce)
             core_lease_drop(c, l, "its contribution was refused", notes);
     }
+    /* That others were faster says nothing about this machine. */
+    bool late = d->c.codec == CODEC_GRADIENT && c->round.head > d->c.base;
     d->state = PENDING_FAILED; /* S4: site_duty says RESET until the weights have lost it */
     d->ask = false;
     c->reset_due = true;
     c->rejected_count++;
     enum { FAILED_IN_ROW_MAX = 8 };
-    if (++c->failed_in_row >= FAILED_IN_ROW_MAX)
+    if (!late && ++c->failed_in_row >= FAILED_IN_ROW_MAX)
         core_stop(c, BRG_E_REFUSED,
                   "the hub refused several contributions in a row; the last reason "
                   "is above. Look at the learning rate, the data, and this machine.",

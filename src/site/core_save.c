@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core_save.c - the core's part of the local checkpoint (S2).
  *
- * Little-endian, field by field: "BRGSITE5" | identity | membership | weights | leases | segment |
+ * Little-endian, field by field: "BRGSITE6" | identity | membership | weights | leases | segment |
  * contributions. What another process start makes anew is not in it: boot, incarnation, requests under
- * way, timers, and samples that were taken but not trained (they are taken again).
+ * way, timers, and samples that were taken but not trained (they are taken again). So is a gradient that was not cut: it
+ * lies in the process alone, and its samples are saved as not trained.
  *
  * A loaded contribution may have been committed after the checkpoint was written, so each one is asked
  * for before anything else happens (core_rejoin). The file has a checksum of its own; here only the
@@ -14,8 +15,8 @@
 #include "site/core.h"
 
 /* Layout 1: without theta_seen; 2: without warmup_steps; 3: without residuals; 4: without the hub's
- * seals. */
-static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '5'};
+ * seals; 5: without warmup_from. */
+static const char magic[8] = {'B', 'R', 'G', 'S', 'I', 'T', 'E', '6'};
 
 static void put_lease(struct buf *b, const struct wire_lease *w) {
     buf_u64(b, w->tok);
@@ -81,10 +82,12 @@ void site_save(const struct site_core *c, struct buf *b) {
     buf_u64(b, c->base_tokens);
     buf_u64(b, c->steps_total);
     buf_u64(b, c->set.warmup_steps);
+    buf_u64(b, c->warmup_from);
     buf_u64(b, c->samples_total);
     buf_u64(b, c->handed_in);
     buf_u64(b, c->merged_count);
     buf_u64(b, c->rejected_count);
+    bool unsaved = c->synchronous && !MUTANT(GRADIENT_SAVED);
     uint32_t leases = 0;
     for (uint32_t i = 0; i < c->leases_count; i++) leases += !c->leases[i].give_back;
     buf_u32(b, leases);
@@ -93,14 +96,16 @@ void site_save(const struct site_core *c, struct buf *b) {
         if (l->give_back) continue;
         put_lease(b, &l->w);
         buf_u64(b, l->cut);
-        buf_u64(b, l->done);
+        buf_u64(b, unsaved ? l->cut : l->done);
         buf_put(b, l->cut_did.v, ID_BYTES);
     }
-    buf_u64(b, c->seg.steps);
-    buf_u64(b, c->seg.samples);
-    buf_f64(b, c->seg.lr_sum);
-    buf_f64(b, c->seg.loss_sum);
-    put_skips(b, c->seg.skips, c->seg.skips_count);
+    static const struct site_segment nothing;
+    const struct site_segment *g = unsaved ? &nothing : &c->seg;
+    buf_u64(b, g->steps);
+    buf_u64(b, g->samples);
+    buf_f64(b, g->lr_sum);
+    buf_f64(b, g->loss_sum);
+    put_skips(b, g->skips, g->skips_count);
     buf_u32(b, c->deltas_count);
     for (uint32_t i = 0; i < c->deltas_count; i++) put_delta(b, &c->deltas[i]);
     buf_put(b, c->residual.v, ID_BYTES);
@@ -201,7 +206,7 @@ static enum brg_status identity(struct reader *r, const struct site_core *c, uin
                                 struct err *e) {
     const uint8_t *m = get_bytes(r, sizeof magic);
     *out_layout = m ? m[sizeof magic - 1] : 0;
-    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '5')
+    if (!m || memcmp(m, magic, sizeof magic - 1) != 0 || *out_layout < '1' || *out_layout > '6')
         return err_set(e, BRG_E_CHECKPOINT,
                        "the local checkpoint is of another version of this program");
     struct id128 run = {0};
@@ -243,6 +248,7 @@ enum brg_status site_load(struct site_core *c, const void *data, size_t n, struc
             t->set.warmup_steps = get_u64(&r);
         else if (t->base_tokens == 0)
             t->set.warmup_steps = 0;
+        if (layout > '5') t->warmup_from = get_u64(&r);
         t->samples_total = get_u64(&r);
         t->handed_in = get_u64(&r);
         t->merged_count = get_u64(&r);
@@ -257,7 +263,10 @@ enum brg_status site_load(struct site_core *c, const void *data, size_t n, struc
     }
     if (s == BRG_OK) {
         t->loaded = true;
-        t->round.head = t->base; /* until the hub says more */
+        t->synchronous = t->base_tokens < t->round.sync_tokens;
+        bool other = t->synchronous && t->seg.samples > 0 && !MUTANT(GRADIENT_SAVED);
+        if (other) t->reset_due = true; /* a displacement, which no synchronous round takes */
+        t->round.head = t->base;        /* until the hub says more */
         if (t->version_seen < t->base) t->version_seen = t->base;
         *c = *t;
     }

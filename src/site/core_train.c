@@ -38,11 +38,40 @@ static struct site_position position_at(const struct wire_lease *w, uint64_t ind
     return (struct site_position){0, 0};
 }
 
+/* ---- Synchronous rounds --------------------------------------------------------------------------- */
+
+bool site_gradients(const struct site_core *c) {
+    return c->loaded && c->synchronous;
+}
+
+bool site_delta_local(const struct site_delta *d) {
+    bool gradient = d->c.codec == CODEC_GRADIENT;
+    return d->state != PENDING_FAILED && !gradient;
+}
+
+static bool share_done(const struct site_core *c);
+
+/* One batch a version: more would be a gradient of it that comes too late. */
+static bool gradient_wanted(const struct site_core *c) {
+    if (c->inc == 0 || c->round.head > c->base) return false;
+    return c->deltas_count == 0 && c->in_flight == 0 && c->void_in_flight == 0 && !share_done(c);
+}
+
+/* Where the phase ends, the trainer's own moments begin: cold, so with a ramp as a site that joins late. */
+static void phase_take(struct site_core *c) {
+    bool was = c->synchronous;
+    c->synchronous = c->base_tokens < c->round.sync_tokens;
+    if (!was || c->synchronous || c->set.warmup_cold == 0) return;
+    c->set.warmup_steps = c->set.warmup_cold;
+    c->warmup_from = c->steps_total;
+}
+
 uint64_t site_take(struct site_core *c, uint64_t n, struct site_position *out) {
     c->wanted = n;
     if (c->inc == 0 && !c->alone) return 0; /* S7: the hub's word about the extents comes first */
     if (!c->loaded || c->draining || c->state >= SITE_LEAVING || c->complete) return 0;
     if (c->reset_due) return 0; /* what was taken now would be thrown away */
+    if (c->synchronous && !gradient_wanted(c)) return 0;
     uint64_t there = site_available(c);
     /* A short batch only where waiting brings nothing: the hub said so, or cannot be asked. */
     bool last = c->dry || c->offline || leases_full(c) || c->round.drain;
@@ -100,12 +129,12 @@ enum brg_status site_trained(struct site_core *c, time_ns now, uint64_t n, doubl
         c->seg.samples += k;
     }
     CHECK(left == 0);
-    if (!skip) {
+    if (!skip && n > lost) { /* else it is no step of this segment: none of it counts */
         c->seg.steps++;
         c->seg.lr_sum += lr;
         c->seg.loss_sum += loss;
-        figures(c, n, loss);
     }
+    if (!skip) figures(c, n, loss);
     if (listed) return BRG_OK;
     c->reset_due = true; /* S6: a skip that is not listed must not count as trained */
     return BRG_E_LIMIT;
@@ -126,8 +155,8 @@ double site_lr_tokens(const struct site_core *c) {
 
 double site_lr(const struct site_core *c) {
     double lr = schedule_lr(&c->set.schedule, site_lr_tokens(c));
-    if (c->steps_total < c->set.warmup_steps)
-        lr *= (double)(c->steps_total + 1) / (double)c->set.warmup_steps;
+    uint64_t steps = c->steps_total - c->warmup_from;
+    if (steps < c->set.warmup_steps) lr *= (double)(steps + 1) / (double)c->set.warmup_steps;
     return lr;
 }
 
@@ -157,7 +186,7 @@ static bool share_done(const struct site_core *c) {
 }
 
 bool site_hungry(const struct site_core *c) {
-    return share_done(c) || starved(c) || c->draining;
+    return (c->synchronous && c->deltas_count > 0) || share_done(c) || starved(c) || c->draining;
 }
 
 static bool cut_due(const struct site_core *c) {
@@ -168,6 +197,7 @@ static bool cut_due(const struct site_core *c) {
     for (uint32_t i = 0; i < c->deltas_count; i++)
         if (c->deltas[i].state < PENDING_STAGED) return false;
     uint64_t behind = c->round.head > c->base ? c->round.head - c->base : 0;
+    if (c->synchronous && (behind > 0 || c->deltas_count > 0)) return false;
     bool member = c->state == SITE_ACTIVE || (c->alone && MUTANT(ALONE_CUTS));
     if (c->complete || !member) return false;
     if (c->draining) return behind <= 1 || c->offline;
@@ -185,6 +215,9 @@ enum site_duty site_duty(const struct site_core *c) {
     for (uint32_t i = 0; i < c->deltas_count; i++) /* its bytes are not on disk yet: a moment */
         if (c->deltas[i].state == PENDING_CUT) return SITE_DUTY_NONE;
     if (c->reset_due) return SITE_DUTY_RESET; /* T6 */
+    bool moved = c->round.head > c->base || (ready && c->ready > c->base);
+    if (c->synchronous && c->seg.samples > 0 && (moved || c->deltas_count > 0))
+        return SITE_DUTY_RESET; /* a gradient that no round takes any more */
     if (ready && c->ready > c->base && rebase_known(c, c->ready)) return SITE_DUTY_REBASE;
     return cut_due(c) ? SITE_DUTY_CUT : SITE_DUTY_NONE;
 }
@@ -216,6 +249,7 @@ void site_reset(struct site_core *c, struct buf *notes) {
     }
     memset(&c->seg, 0, sizeof c->seg);
     c->reset_due = false;
+    phase_take(c);
     if (c->loaded)
         core_note(notes, "lvl=warn ev=weights_reset base=%" PRIu64 " samples_again=%" PRIu64,
                   c->base, lost);
@@ -234,6 +268,7 @@ void site_loaded(struct site_core *c) {
     c->reset_due = false;
     c->base = c->ready;
     c->base_tokens = c->ready_tokens;
+    phase_take(c);
     if (c->base_tokens == 0) c->set.warmup_steps = 0; /* the schedule's own warm-up does it */
     if (c->state == SITE_SYNCING) c->state = SITE_ACTIVE;
 }
@@ -252,6 +287,7 @@ void site_rebased(struct site_core *c, struct buf *notes) {
               c->base, c->ready, own, c->seg.steps);
     c->base = c->ready;
     c->base_tokens = c->ready_tokens;
+    phase_take(c);
     if (own > 0) c->seg.steps_waited = c->seg.steps;
 }
 
@@ -301,8 +337,9 @@ static void cut_leases(struct site_core *c, struct wire_commit *m) {
 }
 
 const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
-    CHECK(!c->reset_due); /* T6 */
-    CHECK(c->inc != 0);   /* T7 */
+    CHECK(!c->reset_due);                                                         /* T6 */
+    CHECK(c->inc != 0);                                                           /* T7 */
+    CHECK(!c->synchronous || (c->deltas_count == 0 && c->round.head <= c->base)); /* T8 */
     CHECK(c->deltas_count < SITE_PENDING_MAX);
     struct site_delta *d = &c->deltas[c->deltas_count++];
     memset(d, 0, sizeof *d);
@@ -314,11 +351,11 @@ const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
     m->lr_sum = c->seg.lr_sum;
     m->loss = c->seg.steps > 0 ? c->seg.loss_sum / (double)c->seg.steps : 0;
     m->elements = c->set.elements;
-    m->codec = (uint32_t)c->set.codec;
+    m->codec = (uint32_t)(c->synchronous ? CODEC_GRADIENT : c->set.codec);
     m->skips_count = c->seg.skips_count;
     memcpy(m->skips, c->seg.skips, sizeof m->skips);
     m->tokens = (c->seg.samples - c->seg.skips_count) * c->set.tokens_per_sample;
-    d->residual = codec_aside(c->set.codec) && m->steps > 0; /* else nothing moved */
+    d->residual = codec_aside((enum codec)m->codec) && m->steps > 0; /* else nothing moved */
     d->residual_before = c->residual;
     if (d->residual) c->residual = m->did;
     cut_leases(c, m);
@@ -330,6 +367,7 @@ const struct site_delta *site_cut(struct site_core *c, struct buf *notes) {
               hex, m->base, m->steps, c->seg.samples, m->parts_count, m->keep_rest, m->loss);
     memset(&c->seg, 0, sizeof c->seg);
     c->handed_in++;
+    c->asks = 0;
     return d;
 }
 

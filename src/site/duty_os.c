@@ -314,6 +314,12 @@ static enum brg_status copy_share(struct share *x, struct err *e) {
 /* The payload of d = version - own unmerged work - stage. */
 static enum brg_status encode_share(struct share *x, struct err *e) {
     const struct write_job *job = x->job;
+    if (job->codec == CODEC_GRADIENT) { /* it is on the stage as it goes */
+        uint8_t *to = job->bytes + DELTA_HEADER_BYTES + codec_bytes(job->codec, x->from);
+        enum brg_status s =
+            codec_encode(job->codec, x->s->stage + x->from, (size_t)(x->to - x->from), to);
+        return s == BRG_OK ? s : err_set(e, s, "a gradient has no finite code");
+    }
     struct stream *t = stream_new();
     AUTO_FREE float *scratch = mem_alloc(2 * OUTER_CHUNK, sizeof(float));
     enum brg_status status = stream_open(x, t, e);
@@ -353,7 +359,7 @@ static struct write_job *job_new(struct brg_site *s, enum write_kind kind, uint6
     job->to = to;
     for (uint32_t i = 0; i < s->core.deltas_count; i++) {
         const struct site_delta *d = &s->core.deltas[i];
-        bool take = kind == WRITE_SHIFT ? site_delta_in(d, to) : d->state != PENDING_FAILED;
+        bool take = site_delta_local(d) && (kind != WRITE_SHIFT || site_delta_in(d, to));
         if (take) job->deltas[job->deltas_count++] = *d;
     }
     return job;
@@ -383,7 +389,7 @@ static bool shift_fits(const struct brg_site *s) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->core.deltas_count; i++) {
         const struct site_delta *d = &s->core.deltas[i];
-        if (!site_delta_in(d, job->to)) continue;
+        if (!site_delta_in(d, job->to) || !site_delta_local(d)) continue;
         bool there = false;
         for (uint32_t k = 0; k < job->deltas_count; k++)
             there |= id_equal(&job->deltas[k].c.did, &d->c.did);
@@ -396,7 +402,7 @@ static bool shift_fits(const struct brg_site *s) {
 enum site_duty duty_next(struct brg_site *s) {
     enum site_duty duty = site_duty(&s->core);
     if (duty == SITE_DUTY_CUT && s->stage_users > 0) return SITE_DUTY_NONE;
-    if (duty != SITE_DUTY_REBASE || shift_fits(s)) return duty;
+    if (duty != SITE_DUTY_REBASE || s->core.synchronous || shift_fits(s)) return duty;
     if (s->stage_users > 0) return SITE_DUTY_NONE;
     s->stage_users++;
     s->stage_is_theta = s->shift_ready = false;
@@ -419,14 +425,26 @@ bool duty_stage(struct brg_site *s) {
 
 /* ---- The duties ----------------------------------------------------------------------------------- */
 
+/* What is handed in: a copy of the weights, or the segment's gradient; zeros where all of it was skipped. */
+static enum brg_status stage_fill(struct brg_site *s, struct write_job *job, struct err *e) {
+    if (job->codec != CODEC_GRADIENT) return share_all(s, job, copy_share, e);
+    CHECK((s->gradient_samples > 0) == !job->still);
+    if (job->still)
+        memset(s->stage, 0, s->elements * sizeof(float));
+    else
+        memcpy(s->stage, s->gradient, s->elements * sizeof(float));
+    return BRG_OK;
+}
+
 /* The weights of this moment become a contribution; the trainer waits for a copy of them, and the writer does
  * the rest. */
 static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     struct write_job *job = job_new(s, WRITE_DELTA, 0);
-    uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes(job->codec, s->elements);
     CHECK(s->stage_users == 0);
     s->stage_is_theta = s->shift_ready = false;
     job->still = s->core.seg.steps == 0;
+    if (s->core.synchronous) job->codec = CODEC_GRADIENT;
+    uint64_t bytes = DELTA_HEADER_BYTES + codec_bytes(job->codec, s->elements);
     bool aside = codec_aside(job->codec) && !job->still;
     job->bytes = try_mem_alloc(bytes, 1);
     if (aside) job->residual = try_mem_alloc(local_residual_bytes(s), 1);
@@ -435,14 +453,15 @@ static enum brg_status duty_cut(struct brg_site *s, struct err *e) {
     if (!job->bytes || (aside && !job->residual))
         status = err_set(e, BRG_E_MEMORY, "no memory for a contribution of %" PRIu64 " bytes",
                          bytes + (aside ? local_residual_bytes(s) : 0));
-    if (status == BRG_OK) status = share_all(s, job, copy_share, e);
+    if (status == BRG_OK) status = stage_fill(s, job, e);
     if (status != BRG_OK) {
         mem_free(job->residual);
         mem_free(job->bytes);
         mem_free(job);
         return status;
     }
-    s->stage_is_theta = true;
+    s->stage_is_theta = job->codec != CODEC_GRADIENT;
+    s->gradient_samples = 0;
     s->stage_users++;
     const struct site_delta *d = site_cut(&s->core, &s->out.notes);
     CHECK(d->residual == aside);
@@ -496,13 +515,15 @@ enum brg_status duty_run(struct brg_site *s, enum site_duty duty, int *changed, 
     }
     struct write_job job = {.kind = WRITE_SHIFT};
     s->stage_is_theta = false;
-    if (duty == SITE_DUTY_REBASE) {
+    if (duty != SITE_DUTY_REBASE) s->gradient_samples = 0;
+    if (duty == SITE_DUTY_REBASE && !s->core.synchronous) {
         CHECK(shift_fits(s)); /* W1 */
         status = share_all(s, &job, add_share, e);
         s->shift_ready = false;
     } else {
         struct write_job *own = job_new(s, WRITE_RESET, 0);
-        if (duty == SITE_DUTY_LOAD) own->from = s->core.ready;
+        if (duty != SITE_DUTY_RESET) own->from = s->core.ready;
+        if (duty == SITE_DUTY_REBASE) own->deltas_count = 0; /* no own work: the version's bits */
         status = share_all(s, own, reset_share, e);
         mem_free(own);
     }

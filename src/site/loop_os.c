@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* loop_os.c - the calls of the training loop: take, step, sync, checkpoint. See site_os.c. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -80,8 +81,55 @@ double call_lr(const struct brg_site *s) {
     return lr;
 }
 
+bool call_synchronous(const struct brg_site *s) {
+    pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&s->lock;
+    CHECK(pthread_mutex_lock(lock) == 0);
+    bool wanted = site_gradients(&s->core);
+    CHECK(pthread_mutex_unlock(lock) == 0);
+    return wanted;
+}
+
+/* The mean over all samples since the last cut; with the first batch alone it has that one's bits. */
+static bool gradient_add(struct brg_site *s, const float *gradient, uint64_t count) {
+    if (!s->gradient) s->gradient = try_mem_alloc(s->elements, sizeof *s->gradient);
+    if (!s->gradient) return false;
+    double before = (double)s->gradient_samples, all = before + (double)count;
+    if (s->gradient_samples == 0) memcpy(s->gradient, gradient, s->elements * sizeof *gradient);
+    for (uint64_t i = 0; i < s->elements && s->gradient_samples > 0; i++)
+        s->gradient[i] =
+            (float)(((double)s->gradient[i] * before + (double)gradient[i] * (double)count) / all);
+    s->gradient_samples += count;
+    return true;
+}
+
+int call_gradient(struct brg_site *s, uint64_t count, double loss, const float *gradient) {
+    for (uint64_t i = 0; i < s->elements; i++)
+        if (!isfinite(gradient[i]))
+            return fail(s, BRG_E_NONFINITE,
+                        "brg_gradient: a number is not finite; say brg_step with a reason to skip");
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    bool other = s->core.loaded && !site_gradients(&s->core), good = true;
+    /* Where the weights were lost meanwhile the samples are, too: the core counts them as void. */
+    enum brg_status status = other ? BRG_E_USAGE
+                                   : site_trained(&s->core, os_now(), count, loss, 0, NULL);
+    if (status == BRG_OK && site_gradients(&s->core)) good = gradient_add(s, gradient, count);
+    if (status == BRG_OK) s->changes++;
+    if (!good) s->core.reset_due = true;
+    site_tick(s);
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    if (!good) return fail(s, BRG_E_MEMORY, "brg_gradient: no memory for a vector of the weights");
+    if (other)
+        return fail(s, BRG_E_USAGE, "brg_gradient: brg_synchronous does not say so now; brg_step");
+    if (status != BRG_OK) return fail(s, status, "brg_gradient: more samples than were taken");
+    return BRG_GO;
+}
+
 int call_step(struct brg_site *s, uint64_t count, double loss, const char *skipped) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
+    if (site_gradients(&s->core) && !skipped) {
+        CHECK(pthread_mutex_unlock(&s->lock) == 0);
+        return fail(s, BRG_E_USAGE, "brg_step: the round is synchronous; brg_gradient");
+    }
     double lr = site_lr(&s->core);
     enum brg_status status = site_trained(&s->core, os_now(), count, loss, lr, skipped);
     if (status != BRG_E_USAGE) s->changes++;
@@ -103,6 +151,7 @@ static bool checkpoint_due(const struct brg_site *s, bool changed, bool cut) {
     time_ns age = os_now() - s->saved_at;
     bool first = s->changes_saved == 0 && s->changes > 0;
     bool due = age >= s->checkpoint_every_ns && s->changes != s->changes_saved;
+    cut = cut && !s->core.synchronous; /* each step would be written down, and little is lost */
     return (due || cut || (first && changed)) && !s->snap.busy;
 }
 

@@ -202,6 +202,7 @@ static void site_free(struct brg_site *s) {
     tensors_fini(&s->table);
     mem_free(s->theta_own);
     mem_free(s->stage);
+    mem_free(s->gradient);
     mem_free(s->positions);
     mem_free(s->snap.vectors);
     buf_fini(&s->snap.core);
@@ -334,6 +335,7 @@ static enum brg_status trainer_take(struct brg_site *s, const struct brg_trainer
     s->counters = t->counters;
     s->counters_count = t->counters_count;
     s->elsewhere = t->weights_elsewhere != 0;
+    s->gradients = t->gradients != 0;
     s->move_array = t->move_array;
     s->move_user = t->move_user;
     s->theta = t->weights;
@@ -363,6 +365,9 @@ void site_core_begin(struct brg_site *s) {
                                 .answer_ns = TIME_NS_NEVER,
                                 .alone_ns = s->hub_away ? 0 : patience(s),
                                 .warmup_steps = s->warmup_steps,
+                                .warmup_cold = s->warmup_steps,
+                                .sync_tokens = r->sync_tokens,
+                                .gradients = s->gradients,
                                 .schedule = {.kind = (enum schedule_kind)r->schedule,
                                              .lr = r->lr,
                                              .lr_min_ratio = r->lr_min_ratio,

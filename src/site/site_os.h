@@ -133,6 +133,8 @@ struct brg_site {
     size_t arrays_count, counters_count;
     uint64_t *counters;
     struct hash base_theta; /* of the version rebased on */
+    float *gradient; /* of synchronous rounds: the mean over the segment's samples; NULL: not yet */
+    bool gradients;  /* the trainer hands them in */
 
     /* the training thread's own */
     int due;                         /* what brg_due announced to the next brg_sync */
@@ -143,6 +145,7 @@ struct brg_site {
     struct order orders[SITE_ORDERS];
     bool orders_set[SITE_ORDERS];
     uint32_t nonfinite;
+    uint64_t gradient_samples; /* behind `gradient`, since the last cut */
     char why[600];
 };
 

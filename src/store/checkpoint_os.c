@@ -7,8 +7,8 @@
  *   +--------+-------------+------------------------+----------------+--------+
  *            8             ^ multiple of 64         ^ + 4P           ^ + 8P
  *
- * Between outer.m and the ledger stand, where a run has them, outer.ema (P f32; format 3) and outer.e (P bf16; format 2;
- * with both 4).
+ * Between outer.m and the ledger stand, where a version has them, outer.ema (P f32), outer.v (P f32) and outer.e (P bf16):
+ * they add 2, 4 and 1 to the format's number, which is 1 without.
  *
  * It is a plain safetensors file, so that any tool can read the weights. The parameters stand in
  * model order without a gap, so that theta is one vector, and a merge is one pass over two
@@ -22,8 +22,8 @@
  * hash it, which also is the proof that what was written can be read.
  *
  * Invariants
- *   (K1) finish succeeds only after exactly P elements of theta and P of m, and of ema and e where there are.
- *   (K2) the data of theta, m, ema, e and ledger lie contiguous, in this order. */
+ *   (K1) finish succeeds only after exactly P elements of theta and P of m, and of ema, v and e where there are.
+ *   (K2) the data of theta, m, ema, v, e and ledger lie contiguous, in this order. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,6 +40,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 #define FORMAT "beringia-checkpoint-"
 #define NAME_M "outer.m"
 #define NAME_EMA "outer.ema"
+#define NAME_V "outer.v"
 #define NAME_E "outer.e"
 #define NAME_LEDGER "ledger"
 #define KEY_THETA "theta_sha256"
@@ -48,8 +49,8 @@ enum { HEADER_MAX = 100 * 1000 * 1000 };
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 bool checkpoint_own_tensor(const char *name) {
-    return strcmp(name, NAME_M) == 0 || strcmp(name, NAME_EMA) == 0 || strcmp(name, NAME_E) == 0 ||
-           strcmp(name, NAME_LEDGER) == 0;
+    return strcmp(name, NAME_M) == 0 || strcmp(name, NAME_EMA) == 0 || strcmp(name, NAME_V) == 0 ||
+           strcmp(name, NAME_E) == 0 || strcmp(name, NAME_LEDGER) == 0;
 }
 
 void checkpoint_fini(struct checkpoint *c) {
@@ -77,14 +78,15 @@ static enum brg_status read_meta(const char *path, struct checkpoint *c, struct 
     if (!tensors_meta_get(t, "format", text, sizeof text)) return bad_meta(path, "format", e);
     size_t n = strlen(FORMAT);
     if (strncmp(text, FORMAT, n) != 0) return bad_meta(path, "format", e);
-    if (text[n] < '1' || text[n] > '4' || text[n + 1] != '\0')
+    if (text[n] < '1' || text[n] > '8' || text[n + 1] != '\0')
         return err_set(e, BRG_E_CHECKPOINT,
                        "%s: is of format %s, newer than this program knows (" FORMAT
-                       "4); use the beringia that wrote it, or a newer one",
+                       "8); use the beringia that wrote it, or a newer one",
                        path, text);
     unsigned form = (unsigned)(text[n] - '1'); /* until the layout is read: which there are */
     c->e_offset = form & 1;
-    c->ema_offset = form >> 1;
+    c->ema_offset = form >> 1 & 1;
+    c->v_offset = form >> 2;
     TRY(meta_number(t, path, "version", &c->version, e));
     TRY(meta_number(t, path, "parent", &c->parent, e));
     TRY(meta_number(t, path, "tokens", &c->tokens, e));
@@ -110,11 +112,12 @@ static enum brg_status want_tensor(const char *path, const struct tensor *t, con
 /* Takes the run's own tensors off the table: what stays are the parameters. */
 static enum brg_status read_layout(const char *path, struct checkpoint *c, struct err *e) {
     struct tensors *t = &c->table;
-    bool has_e = c->e_offset > 0, has_ema = c->ema_offset > 0;
-    size_t own = 2U + has_e + has_ema;
+    bool has_e = c->e_offset > 0, has_ema = c->ema_offset > 0, has_v = c->v_offset > 0;
+    size_t own = 2U + has_e + has_ema + has_v;
     if (t->count < own + 1)
         return err_set(e, BRG_E_CHECKPOINT, "%s: not parameters, outer state and ledger", path);
     const struct tensor *m = &t->v[t->count - own], *ledger = &t->v[t->count - 1];
+    const struct tensor *v = m + 1 + has_ema;
     c->elements = 0;
     for (size_t i = 0; i + own < t->count; i++) {
         if (t->v[i].type != TENSOR_F32) {
@@ -124,6 +127,7 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
     }
     TRY(want_tensor(path, m, NAME_M, TENSOR_F32, c->elements, e));
     if (has_ema) TRY(want_tensor(path, m + 1, NAME_EMA, TENSOR_F32, c->elements, e));
+    if (has_v) TRY(want_tensor(path, v, NAME_V, TENSOR_F32, c->elements, e));
     if (has_e) TRY(want_tensor(path, ledger - 1, NAME_E, TENSOR_BF16, c->elements, e));
     if (strcmp(ledger->name, NAME_LEDGER) != 0 || ledger->type != TENSOR_U8) {
         return err_set(e, BRG_E_CHECKPOINT, "%s: tensor \"%s\": expected \"ledger\" as U8", path,
@@ -134,12 +138,15 @@ static enum brg_status read_layout(const char *path, struct checkpoint *c, struc
     c->ledger_offset = ledger->offset;
     c->ledger_bytes = ledger->bytes;
     if (has_ema) c->ema_offset = m[1].offset;
+    if (has_v) c->v_offset = v->offset;
     if (has_e) c->e_offset = ledger[-1].offset;
     t->count -= own;
     uint64_t end = c->m_offset + 4 * c->elements;
     CHECK(c->m_offset == c->theta_offset + 4 * c->elements); /* K2 */
     CHECK(!has_ema || c->ema_offset == end);                 /* K2 */
     if (has_ema) end += 4 * c->elements;
+    CHECK(!has_v || c->v_offset == end); /* K2 */
+    if (has_v) end += 4 * c->elements;
     CHECK(!has_e || c->e_offset == end); /* K2 */
     if (has_e) end += 2 * c->elements;
     CHECK(c->ledger_offset == end); /* K2 */
@@ -174,9 +181,9 @@ enum brg_status checkpoint_open(const char *path, struct checkpoint *out, struct
 /* ---- Writing --------------------------------------------------------------------------------- */
 struct checkpoint_writer {
     int fd;
-    uint64_t elements, ema_elements, e_elements, theta_count;
-    _Atomic uint64_t m_count, ema_count, e_count;
-    uint64_t theta_offset, m_offset, ema_offset, e_offset, theta_hex_offset, file_bytes;
+    uint64_t elements, ema_elements, v_elements, e_elements, theta_count;
+    _Atomic uint64_t m_count, ema_count, v_count, e_count;
+    uint64_t theta_offset, m_offset, ema_offset, v_offset, e_offset, theta_hex_offset, file_bytes;
     struct hasher theta;
     char path[OS_PATH_MAX];
 };
@@ -197,6 +204,7 @@ static enum brg_status lay_out(const struct checkpoint_head *head, struct tensor
     CHECK(elements > 0);
     tensors_add(t, NAME_M, TENSOR_F32, 1, &elements);
     if (head->has_ema) tensors_add(t, NAME_EMA, TENSOR_F32, 1, &elements);
+    if (head->has_v) tensors_add(t, NAME_V, TENSOR_F32, 1, &elements);
     if (head->has_e) tensors_add(t, NAME_E, TENSOR_BF16, 1, &elements);
     tensors_add(t, NAME_LEDGER, TENSOR_U8, 1, &(uint64_t){head->ledger_bytes});
     *out_elements = elements;
@@ -212,7 +220,8 @@ static void set_number(struct tensors *t, const char *key, uint64_t value) {
 static void set_meta(const struct checkpoint_head *head, struct tensors *t) {
     char run[ID_HEX_BYTES], format[sizeof FORMAT + 1];
     id_hex(&head->run, run);
-    (void)snprintf(format, sizeof format, FORMAT "%c", '1' + head->has_e + 2 * head->has_ema);
+    (void)snprintf(format, sizeof format, FORMAT "%c",
+                   '1' + head->has_e + 2 * head->has_ema + 4 * head->has_v);
     tensors_meta_set(t, "format", format);
     tensors_meta_set(t, "run", run);
     set_number(t, "version", head->version);
@@ -245,7 +254,9 @@ static enum brg_status writer_start(struct checkpoint_writer *w, const struct ch
     w->m_offset = t->data_offset + 4 * w->elements;
     w->ema_elements = head->has_ema ? w->elements : 0;
     w->ema_offset = w->m_offset + 4 * w->elements;
-    w->e_offset = w->ema_offset + 4 * w->ema_elements;
+    w->v_elements = head->has_v ? w->elements : 0;
+    w->v_offset = w->ema_offset + 4 * w->ema_elements;
+    w->e_offset = w->v_offset + 4 * w->v_elements;
     w->e_elements = head->has_e ? w->elements : 0;
     w->file_bytes = t->file_bytes;
     CHECK(t->v[t->count - 1].offset == w->e_offset + 2 * w->e_elements); /* K2 */
@@ -334,6 +345,15 @@ enum brg_status checkpoint_write_ema_at(struct checkpoint_writer *w, uint64_t at
     return BRG_OK;
 }
 
+enum brg_status checkpoint_write_v_at(struct checkpoint_writer *w, uint64_t at, const float *v,
+                                      size_t n, struct err *e) {
+    CHECK(at <= w->v_elements);
+    CHECK(n <= w->v_elements - at); /* K1 */
+    TRY(write_piece(w, v, 4 * n, w->v_offset + 4 * at, e));
+    atomic_fetch_add(&w->v_count, n);
+    return BRG_OK;
+}
+
 void checkpoint_hash_theta(struct checkpoint_writer *w, const float *x, size_t n) {
     hasher_update(&w->theta, x, 4 * n);
     w->theta_count += n;
@@ -359,6 +379,7 @@ enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct has
     CHECK(w->theta_count == w->elements);   /* K1 */
     CHECK(w->m_count == w->elements);       /* K1 */
     CHECK(w->ema_count == w->ema_elements); /* K1 */
+    CHECK(w->v_count == w->v_elements);     /* K1 */
     CHECK(w->e_count == w->e_elements);     /* K1 */
     struct hash file, theta;
     enum brg_status s = seal(w, &file, &theta, e);

@@ -244,16 +244,16 @@ enum brg_status gguf_header(const struct gguf *g, struct buf *out, struct err *e
 
 /* ---- Checkpoint of the run: one immutable file = parameters + outer state + ledger --------------
  * safetensors, in this order: every parameter (F32, model order), "outer.m" (F32, [P]), in a run that keeps
- * the mean of its weights "outer.ema" (F32, [P]), in a run that sends updates "outer.e" (BF16, [P]), "ledger" (U8,
- * [bytes], the hub room's ledger encoding). Metadata: format "beringia-checkpoint-1"; -2 with outer.e, -3 with
- * outer.ema, -4 with both; run (uuid hex),
+ * the mean of its weights "outer.ema" (F32, [P]), after a synchronous round "outer.v" (F32, [P]), in a run that sends
+ * updates "outer.e" (BF16, [P]), "ledger" (U8, [bytes], the hub room's ledger encoding). Metadata: format
+ * "beringia-checkpoint-N", N = 1, +1 with outer.e, +2 with outer.ema, +4 with outer.v; run (uuid hex),
  * version, parent, tokens, theta_sha256 (of the parameters' bytes alone), model (config.json text).
  * Parameters lie contiguous, so theta is one vector of P floats at data_offset. */
 struct checkpoint {
     struct tensors table; /* parameters only, offsets as in the file */
     uint64_t elements;    /* P */
     uint64_t theta_offset, m_offset, ledger_offset, ledger_bytes;
-    uint64_t e_offset, ema_offset; /* 0: there is none */
+    uint64_t e_offset, ema_offset, v_offset; /* 0: there is none */
     uint64_t version, parent, tokens;
     struct hash theta_hash;
     struct id128 run;
@@ -283,7 +283,7 @@ struct checkpoint_head {
     const void *ledger;
     size_t ledger_bytes;
     const struct checkpoint_about *about; /* NULL: nothing is told */
-    bool has_e, has_ema;                  /* outer.e, outer.ema will be written too */
+    bool has_e, has_ema, has_v;           /* outer.e, outer.ema, outer.v will be written too */
 };
 /* Writes to path (a temporary name chosen by the caller). theta_sha256 is not known before the
  * end, so its place in the header is reserved and filled by finish. */
@@ -302,6 +302,9 @@ enum brg_status checkpoint_write_at(struct checkpoint_writer *w, uint64_t at, co
 /* outer.ema likewise: n elements from `at` on, in any order, each once. */
 enum brg_status checkpoint_write_ema_at(struct checkpoint_writer *w, uint64_t at, const float *ema,
                                         size_t n, struct err *e) MUST_USE;
+/* outer.v likewise. */
+enum brg_status checkpoint_write_v_at(struct checkpoint_writer *w, uint64_t at, const float *v,
+                                      size_t n, struct err *e) MUST_USE;
 void checkpoint_hash_theta(struct checkpoint_writer *w, const float *x, size_t n);
 /* fsync; gives the file's hash, its size and theta's hash. Frees w in every case. */
 enum brg_status checkpoint_writer_finish(struct checkpoint_writer *w, struct hash *out_file,

@@ -131,5 +131,7 @@ double trainer_gradient_part(struct trainer *t, const int32_t *tokens, uint32_t 
  * before clipping. E_NONFINITE (nothing changed) where it is not finite. */
 enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double lr,
                                double *out_norm, struct err *e) MUST_USE;
+/* Instead of an update: the whole gradient to all ranks, and its norm. E_NONFINITE where it is not finite. Collective. */
+enum brg_status trainer_gradient_share(struct trainer *t, double *out_norm, struct err *e) MUST_USE;
 
 #endif

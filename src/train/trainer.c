@@ -313,3 +313,13 @@ enum brg_status trainer_update(struct trainer *t, const struct adamw *a, double 
     *out_norm = norm;
     return BRG_OK;
 }
+
+enum brg_status trainer_gradient_share(struct trainer *t, double *out_norm, struct err *e) {
+    double norm = gradient_norm(t);
+    if (!isfinite(norm)) /* T2 */
+        return err_set(e, BRG_E_NONFINITE, "the gradient is not finite");
+    for (size_t b = 0; t->dp && b < t->dp->buckets; b++) dp_spread(t->dp, t->grad, b);
+    if (t->dp) dp_spread_finish(t->dp);
+    *out_norm = norm;
+    return BRG_OK;
+}

@@ -76,6 +76,7 @@ struct wire_join {
     struct hash theta_seen;              /* of version_seen; zero: not told */
     struct hash version_seal, term_seal; /* the hub's, as they came with those; zero: none */
     uint32_t tokens_per_sample;
+    bool gradients; /* the trainer can take part in synchronous rounds */
     uint32_t resume_count;
     struct wire_part resume[WIRE_LEASES_MAX]; /* leases in the local checkpoint */
 };
@@ -186,6 +187,7 @@ struct wire_round {           /* the round's header: what the site needs to trai
     uint64_t tokens_per_step; /* planned tokens of all live sites in one inner step */
     uint64_t steps_target;    /* inner steps this site should hand in after */
     uint64_t samples_target;  /* samples of a step that suit its speed; 0: its own wish */
+    uint64_t sync_tokens;     /* a base with fewer tokens takes gradients; 0: none does */
     bool drain, complete;
 };
 struct wire_join_answer {
@@ -262,7 +264,8 @@ struct wire_run {
     double beta1, beta2, eps, weight_decay, clip;
     uint32_t optimizer; /* WIRE_MUON: of the layers' matrices; 0: AdamW for all */
     double muon_momentum, muon_lr_ratio;
-    uint64_t steps; /* H, nominal inner steps a round */
+    uint64_t sync_tokens; /* rounds are synchronous until so many tokens are committed */
+    uint64_t steps;       /* H, nominal inner steps a round */
     uint32_t ttl_ms, heartbeat_ms;
     char model_json[8192]; /* config.json */
 };

@@ -3,7 +3,7 @@
  * E_JOURNAL, never otherwise. Input: records, each u8 kind | u16 bytes | body. Records of a real run are
  * made by `sqlite3 journal.db` (see corpus() in test/fuzz/corpus_audit.py).
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=c17 -D_GNU_SOURCE -Isrc \
- *     test/fuzz/fuzz_audit.c src/cli/audit_{state,walk,rebuild,count}.c \
+ *     test/fuzz/fuzz_audit.c src/cli/audit_{state,walk,rebuild,count,sync}.c \
  *     src/base/{base,hash,text,prng,log,log_os,mem_os}.c -lnettle -lm -o build/fuzz_audit
  */
 #include "cli/audit.h"

@@ -2,7 +2,8 @@
 /* fuzz_journal.c - libFuzzer on what the hub reads of its own journal: each record alone, and records in a row, as a
  * disk or a hand may have bent them. It ends with the state or with E_JOURNAL, and a record that is read has one form.
  *   make fuzz F=journal SECONDS=60
- * The first byte chooses: a small run's records with wrong bytes, more records behind some of them, or one record. */
+ * The first byte chooses: a small run's records with wrong bytes, more records behind some of them, or one record; from
+ * 128 on the run is one in synchronous rounds. */
 #include <stdio.h>
 
 #include "hub/record.h"
@@ -44,8 +45,8 @@ static bool follow(struct hub *h, struct reader *r, uint64_t *seq, uint64_t most
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static uint8_t bytes[INPUT_MAX];
-    struct hub_run *x = hub_run();
     if (size < 3 || size > INPUT_MAX / 2) return 0;
+    struct hub_run *x = data[0] < 128 ? hub_run() : hub_run_synchronous();
     uint8_t mode = data[0], second = data[1];
     data += 2;
     size -= 2;

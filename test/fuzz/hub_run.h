@@ -62,12 +62,15 @@ static inline void hub_run_site(struct hub_run *x, const char *name, uint8_t id)
     struct wire_request q = hub_run_request(x, WIRE_JOIN, name, 0);
     q.u.join = (struct wire_join){
         .boot = {{id}}, .protocol = WIRE_PROTOCOL, .tokens_per_sample = x->s.seq_len};
+    q.u.join.gradients = true;
     uint32_t inc = hub_run_ask(x, &q)->u.join.inc;
     CHECK(inc > 0);
     q = hub_run_request(x, WIRE_LEASE, name, inc);
     q.u.lease.want = 12;
     struct wire_lease l = hub_run_ask(x, &q)->u.lease.lease;
     CHECK(l.count > 0);
+    struct hub_view v;
+    hub_view(x->h, 0, &v);
     q = hub_run_request(x, WIRE_COMMIT, name, inc);
     q.u.commit = (struct wire_commit){.did = {{id}},
                                       .tokens = l.count * x->s.seq_len,
@@ -75,19 +78,17 @@ static inline void hub_run_site(struct hub_run *x, const char *name, uint8_t id)
                                       .lr_sum = 0.1,
                                       .elements = x->s.parameters,
                                       .bytes = DELTA_HEADER_BYTES + 4 * x->s.parameters,
-                                      .codec = CODEC_FP32,
+                                      .base = v.head,
+                                      .codec = x->s.sync_tokens > 0 ? CODEC_GRADIENT : CODEC_FP32,
                                       .blob = {{id}},
                                       .parts_count = 1,
                                       .parts = {{l.tok, l.nonce, l.count}}};
     CHECK(hub_run_ask(x, &q)->u.commit.outcome == OUTCOME_STAGED);
 }
 
-/* Made once a process. */
-static inline struct hub_run *hub_run(void) {
-    static struct hub_run run, *x = NULL;
-    if (x != NULL) return x;
-    x = &run;
+static inline void hub_run_begin(struct hub_run *x, double sync_tokens) {
     x->s = hub_run_settings();
+    x->s.sync_tokens = sync_tokens;
     x->h = hub_create(&x->s, 1);
     hub_out_init(&x->out);
     buf_init(&x->records, 1 << 20);
@@ -96,6 +97,15 @@ static inline struct hub_run *hub_run(void) {
     (void)hub_run_step(x, &c);
     c = (struct hub_cmd){.kind = HUB_CMD_START};
     (void)hub_run_step(x, &c);
+}
+
+/* Made once a process. */
+static inline struct hub_run *hub_run(void) {
+    static struct hub_run run, *x = NULL;
+    struct hub_cmd c;
+    if (x != NULL) return x;
+    x = &run;
+    hub_run_begin(x, 0);
     hub_run_site(x, "a", 1);
     hub_run_site(x, "b", 2);
     hub_snapshot(x->h, &x->snapshot);
@@ -116,6 +126,23 @@ static inline struct hub_run *hub_run(void) {
     hub_step(x->h, 52LL * NS_PER_S, &c, &x->out);
     buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
     x->count += x->out.records_count;
+    return x;
+}
+
+/* Another one, in synchronous rounds: a SYNC is among its records, and steps of moments are in its snapshot. */
+static inline struct hub_run *hub_run_synchronous(void) {
+    static struct hub_run run, *x = NULL;
+    if (x != NULL) return x;
+    x = &run;
+    hub_run_begin(x, 1e9);
+    hub_run_site(x, "a", 1);
+    CHECK(x->out.merge != NULL);
+    struct hub_cmd c = {.kind = HUB_CMD_MERGED,
+                        .u.merged = {.plan = x->out.merge->id, .checkpoint = {{2}}, .bytes = 100}};
+    (void)hub_run_step(x, &c);
+    hub_run_site(x, "b", 2);
+    hub_snapshot(x->h, &x->snapshot);
+    x->snapshot_seq = x->count;
     return x;
 }
 

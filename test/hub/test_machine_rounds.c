@@ -742,7 +742,7 @@ TEST(hub_R1_records_have_one_form) {
     prng_seed(&g, 7);
     for (uint32_t i = 0; i < 200000; i++) {
         uint8_t body[400];
-        uint16_t kind = (uint16_t)(1 + prng_below(&g, 16));
+        uint16_t kind = (uint16_t)(1 + prng_below(&g, RECORD_SYNC));
         size_t n = prng_below(&g, sizeof body);
         for (size_t k = 0; k < n; k++)
             body[k] = prng_below(&g, 3) ? (uint8_t)prng_below(&g, 3) : (uint8_t)prng_u64(&g);

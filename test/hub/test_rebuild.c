@@ -119,6 +119,28 @@ TEST(hub_H7_a_run_goes_on_from_a_checkpoint) {
     kit_close(&k); /* replays: the same state */
 }
 
+/* Of a run that began with synchronous rounds nobody knows what lies in the momentum's place: it may be a moment. */
+TEST(hub_a_run_that_is_rebuilt_takes_no_moment_for_a_momentum) {
+    for (int synchronous = 0; synchronous < 2; synchronous++) {
+        struct kit k;
+        struct saved s = {0};
+        struct wire_lease leased;
+        struct wire_request staged;
+        struct hub_version_view v = {0};
+        half_a_run(&k, &s, &leased, &staged);
+        k.s.sync_tokens = synchronous ? 16 * KIT_SEQ_LEN : 0;
+        rebuild(&k, &s);
+        uint32_t inc = kit_join(&k, "b", 3);
+        finish(&k, "b", inc);
+        assert_true(hub_version_find(k.h, 3, &v));
+        assert_int_equal(v.mu_r > 0, !synchronous);
+        assert_true(hub_version_find(k.h, 4, &v));
+        assert_true(v.mu_r > 0);
+        buf_fini(&s.ledger);
+        kit_close(&k);
+    }
+}
+
 TEST(hub_H7_nothing_that_the_lost_hub_gave_counts) {
     struct kit k;
     struct saved s = {0};

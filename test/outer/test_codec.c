@@ -407,7 +407,7 @@ TEST(delta_header_of_another_kind_is_refused) {
     static const struct {
         size_t at;
         uint8_t value;
-    } bad[] = {{0, 'b'}, {7, '2'}, {8, 0},  {8, 6},  {11, 1}, {12, 1},
+    } bad[] = {{0, 'b'}, {7, '2'}, {8, 0},  {8, 7},  {11, 1}, {12, 1},
                {15, 9},  {22, 2},  {23, 1}, {96, 1}, {127, 1}};
     for (size_t i = 0; i < ARRAY_COUNT(bad); i++) {
         struct err e = {0};

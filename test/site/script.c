@@ -61,9 +61,15 @@ void deliver(struct bench *b) {
           &(struct site_event){.kind = SITE_ANSWER, .id = b->core.control.id, .u.answer = &b->a});
 }
 
+uint64_t round_sync_tokens;
+
 struct wire_round round_at(uint64_t head) {
-    return (struct wire_round){
-        .head = head, .tokens = head * 100, .tokens_per_step = 40, .steps_target = 3};
+    bool synchronous = head * 100 < round_sync_tokens;
+    return (struct wire_round){.head = head,
+                               .tokens = head * 100,
+                               .tokens_per_step = 40,
+                               .steps_target = synchronous ? 1 : 3,
+                               .sync_tokens = round_sync_tokens};
 }
 
 void expect(const struct bench *b, enum wire_kind kind) {

@@ -26,6 +26,8 @@ void bench_free(struct bench *b);
 /* An answer to the control request under way. */
 struct wire_answer *answer(struct bench *b, enum wire_code code);
 void deliver(struct bench *b);
+/* What every round header of the script says; a test is a process of its own. */
+extern uint64_t round_sync_tokens;
 struct wire_round round_at(uint64_t head);
 void expect(const struct bench *b, enum wire_kind kind);
 void let_in(struct bench *b);

@@ -225,3 +225,54 @@ TEST(dp_all_ranks_hear_what_failed_on_one) {
     ranks_run(3, 0, agree, e);
     for (int r = 0; r < 3; r++) assert_string_equal(e[r].text, "rank 1: no data on 1");
 }
+
+/* ---- The whole gradient, as a synchronous round wants it --------------------------------------------- */
+
+static void share_gradient(void *ctx, struct dp_net *net) {
+    struct job *j = ctx;
+    struct err e = {0};
+    uint32_t me = dp_rank(net), from = dp_rows_at(net, j->rows, me);
+    uint32_t rows = dp_rows_at(net, j->rows, me + 1) - from;
+    struct trainer_options o = {
+        .model = &j->model, .seq_len = T, .batch_max = j->rows, .threads = 1, .net = net};
+    struct trainer *t;
+    double norm = -1;
+    assert_int_equal(trainer_create(&o, &t, &e), BRG_OK);
+    memcpy(trainer_theta(t), j->theta, j->P * sizeof(float));
+    for (uint32_t i = 0; i < j->steps; i++) { /* the second is not the first and more */
+        (void)trainer_gradient_part(t, j->tokens + from * (T + 1), rows, j->rows);
+        if (j->nonfinite && me == dp_ranks(net) - 1) trainer_grad(t)[t->pieces[0].offset] = NAN;
+        enum brg_status s = trainer_gradient_share(t, &norm, &e);
+        assert_int_equal(s, j->nonfinite ? BRG_E_NONFINITE : BRG_OK);
+    }
+    dp_sum(net, 0);
+    j->thetas[me] = mem_alloc(j->P, sizeof(float));
+    memcpy(j->thetas[me], trainer_grad(t), j->P * sizeof(float));
+    assert_memory_equal(trainer_theta(t), j->theta, j->P * sizeof(float));
+    assert_int_equal(trainer_steps(t), 0);
+    if (me == 0) j->norm = norm;
+    trainer_destroy(t);
+}
+
+TEST(dp_the_whole_gradient_reaches_every_rank_and_moves_nothing) {
+    static const uint32_t ranks[] = {2, 3, 5}, buckets[] = {0, 512, 333};
+    for (size_t i = 0; i < ARRAY_COUNT(ranks); i++) {
+        struct job one, many;
+        job_init(&one, 40 + (uint32_t)i, 5, 2);
+        job_init(&many, 40 + (uint32_t)i, 5, 2);
+        share_gradient(&one, NULL);
+        ranks_run(ranks[i], buckets[i], share_gradient, &many);
+        assert_true(one.norm > 0);
+        assert_true(fabs(one.norm - many.norm) <= 1e-5 * one.norm);
+        assert_true(distance(many.thetas[0], one.thetas[0], one.P) < 1e-5);
+        for (uint32_t r = 1; r < ranks[i]; r++)
+            assert_memory_equal(many.thetas[r], many.thetas[0], many.P * sizeof(float));
+        job_fini(&one);
+        job_fini(&many);
+    }
+    struct job bad;
+    job_init(&bad, 44, 4, 1);
+    bad.nonfinite = true;
+    ranks_run(3, 500, share_gradient, &bad); /* no rank goes on alone */
+    job_fini(&bad);
+}

@@ -130,6 +130,34 @@ TEST(wire_golden_seals) {
     buf_fini(&b);
 }
 
+/* The same for synchronous rounds: who can take part, and until when they last. */
+TEST(wire_golden_synchronous) {
+    struct prng p;
+    struct wire_request r, back;
+    struct wire_answer a, again;
+    struct buf b;
+    struct err e = {0};
+    prng_seed(&p, 108);
+    random_request(&p, WIRE_JOIN, &r);
+    r.u.join.gradients = true;
+    buf_init(&b, WIRE_BODY_MAX);
+    wire_request_encode(&r, &b);
+    compare("request-join-gradients", &b);
+    assert_int_equal(wire_request_decode(WIRE_JOIN, b.data, b.bytes_count, &back, &e), BRG_OK);
+    assert_memory_equal(&r, &back, sizeof r);
+    random_answer(&p, WIRE_HEARTBEAT, WIRE_OK, &a);
+    buf_reset(&b);
+    wire_answer_encode(&a, &b);
+    assert_null(strstr(buf_cstr(&b), "sync_tokens"));
+    a.u.heartbeat.round.sync_tokens = 123456789;
+    buf_reset(&b);
+    wire_answer_encode(&a, &b);
+    compare("answer-heartbeat-synchronous", &b);
+    assert_int_equal(wire_answer_decode(WIRE_HEARTBEAT, b.data, b.bytes_count, &again, &e), BRG_OK);
+    assert_memory_equal(&a, &again, sizeof a);
+    buf_fini(&b);
+}
+
 TEST(wire_golden_answers) {
     struct prng p;
     prng_seed(&p, 101);
