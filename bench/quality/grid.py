@@ -10,7 +10,7 @@ the best settings, at all seeds: with more than one, the first is the one that w
 The order is that of what is asked first: central runs, three sites at H = 30, what is promised of them, then the rest."""
 import math
 
-PARTS = ("central", "plain", "over", "codec", "members", "levers")
+PARTS = ("central", "plain", "over", "codec", "members", "levers", "warm")
 PERIODS = (10, 30, 100)
 BATCHES = {"40k": 2}  # rows of a site's step: the smallest model would have too few steps with as many as the others
 BATCH = 4
@@ -145,6 +145,11 @@ def levers(a, base):
             "muon-ratio-2": {"lr": float(f"{base['lr'] / 2:.3g}"), "lr_ratio": 2.0}, "wsd": {"schedule": "wsd"}}
 
 
+def warm():
+    """A warm start: the first share of the tokens in synchronous rounds (docs/outer.md), at the rate found without it."""
+    return {"warm-5": {"synchronous": 0.05}, "warm-10": {"synchronous": 0.1}}
+
+
 def play(lab, a):
     tuned = central(lab, a)
     if any(s is None for s in tuned.values()):
@@ -153,13 +158,15 @@ def play(lab, a):
     several = {"over", "codec", "members", "levers"} & set(a.parts)
     if several:
         tuned["muon-30"] = over(lab, a, lr["muon"], "muon", 30)
-    if "over" in a.parts:
+    if {"over", "warm"} & set(a.parts):
         tuned["adamw-30"] = over(lab, a, lr["adamw"], "adamw", 30)
     arms = {n: confirm(lab, s, a.seeds) for n, s in tuned.items()}
     base = tuned.get("muon-30")
     tables = [t for part, t in (("codec", codec(a)), ("members", members(a))) if part in a.parts and base]
     for asked, _ in tables:
         arms |= variants(lab, a, base, asked)
+    if "warm" in a.parts and tuned["adamw-30"]:
+        arms |= variants(lab, a, tuned["adamw-30"], warm())
     if "plain" in a.parts:
         arms |= plain(lab, a, lr["adamw"])
     for h in (10, 100) if "over" in a.parts else ():

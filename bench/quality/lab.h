@@ -44,6 +44,7 @@ struct lab_options {
     enum schedule_kind schedule;
     double lr, lr_min_ratio, warmup_share, decay_share;
     struct outer_rule rule; /* h_ref 0: steps */
+    double synchronous;     /* share of the tokens, from the start, in synchronous rounds */
     uint64_t steps;         /* H */
     uint64_t steps_first;   /* H at the start; 0: no ramp */
     double ramp;            /* share of the tokens over which H rises */
@@ -143,6 +144,9 @@ void lab_row(struct lab *b, uint64_t position, int32_t *row);
 void lab_enter(struct lab *b, struct lab_site *s);
 void lab_turn(struct lab *b, struct lab_site *s);
 void lab_cut(struct lab *b, struct lab_site *s);
+
+/* sync.c: the synchronous rounds at the beginning, all of them. */
+void lab_synchronous(struct lab *b);
 
 /* hub.c: merges where a round is over; makes events happen. */
 void lab_hub_turn(struct lab *b);

@@ -66,6 +66,7 @@ static const struct key keys[] = {
     {"radial", FLAG, &o.rule.radial, 0, 0},
     {"last_mean", FLAG, &o.rule.last_mean, 0, 0},
     {"ema", NUMBER, &o.rule.ema, 0, 0.99999},
+    {"synchronous", NUMBER, &o.synchronous, 0, 1}, /* share of the tokens, a warm start */
     {"steps", COUNT, &o.steps, 1, 1e9},
     {"steps_first", COUNT, &o.steps_first, 0, 1e9},
     {"ramp", NUMBER, &o.ramp, 0, 1},
@@ -208,6 +209,9 @@ static void take_words(void) {
     take_speeds();
     take_events();
     take_stops();
+    bool plain = o.optimizer == OPTIMIZER_ADAMW && o.events_count == 0 && o.away == 0;
+    if (o.synchronous > 0 && !(plain && o.sites > 0))
+        wrong("synchronous", "wants sites that stay, with optimizer=adamw");
 }
 
 int main(int argc, char **argv) {

@@ -162,6 +162,7 @@ static enum brg_status over_sites(struct lab *b, struct err *e) {
     for (uint32_t i = 0; i < o->sites; i++) TRY(site_create(b, i, e));
     for (uint32_t i = 0; i < o->sites; i++)
         if (!(o->away >> i & 1)) lab_enter(b, &b->sites[i]);
+    lab_synchronous(b);
     uint64_t idle = 0, most = 1000 + 100 * b->positions;
     for (; b->merged_samples < b->positions && !(b->r->stopped > 0); b->tick++) {
         lab_hub_turn(b);

@@ -23,6 +23,8 @@ PROMISES = {
     "history": ("history", "muon-30", 1.0, 3.0),
     "late": ("late", "muon-30", 1.0, 3.0),
     "speeds": ("speeds", "muon-30", 1.0, 3.0),
+    "warm_5": ("warm-5", "adamw-30", None, None),
+    "warm_10": ("warm-10", "adamw-30", None, None),
 }
 COLOURS = {"plain": "#b23a48", "adamw": "#3a6ea5", "muon": "#2a9d3a"}
 
@@ -47,7 +49,7 @@ def shown(g):
 
 
 def words(s):
-    keep = ("lr", "eta", "mu", "steps", "codec", "down_codec", "delay", "events", "away", "speeds", "cadence_batch")
+    keep = ("lr", "eta", "mu", "steps", "codec", "down_codec", "delay", "events", "away", "speeds", "cadence_batch", "synchronous")
     return " ".join(f"{k}={s[k]:g}" if isinstance(s[k], float) else f"{k}={s[k]}" for k in keep if k in s)
 
 
@@ -81,6 +83,14 @@ def against_steady(arms, names):
         if n in arms:
             share = arms[n].rows[0]["bytes_up_share"] if arms[n].ready() else 0
             out.append(f"| {n} | {shown(gap(arms, n, 'muon-30'))} | {100 * share:.1f} % |")
+    return out
+
+
+def warm_start(arms):
+    out = ["| first share in synchronous rounds | perplexity against none | over central AdamW |", "|---|---|---|"]
+    for n, share in (("adamw-30", "none"), ("warm-5", "5 %"), ("warm-10", "10 %")):
+        if n in arms:
+            out.append(f"| {share} | {shown(gap(arms, n, 'adamw-30'))} | {shown(gap(arms, n, 'central-adamw'))} |")
     return out
 
 
@@ -155,6 +165,7 @@ def tell(lab, arms, a):
     text = [f"{lab.parameters:,} parameters, {lab.tokens:,} tokens, {steps:.0f} steps of {3 * batch(a) * SEQ_LEN} tokens, "
             f"{a.seeds} seed{'s' if a.seeds > 1 else ' (no intervals)'}", ""]
     text += by_period(arms) + [""]
-    text += against_steady(arms, [n for n in arms if n.split("-")[0] not in ("central", "plain", "adamw", "muon")]) + [""]
+    text += against_steady(arms, [n for n in arms if n.split("-")[0] not in ("central", "plain", "adamw", "muon", "warm")]) + [""]
+    text += warm_start(arms) + [""] if "warm-5" in arms else []
     text += table(arms) + [""] + lines
     return "\n".join(text) + "\n", " ".join(verdict), status

@@ -58,6 +58,17 @@ def quality_e2e_one_site_is_the_central_run():
             want(abs(one["nll"] - central["nll"]) < 2e-4, f"{optimizer}, delay {delay}: {one['nll']} is not {central['nll']}")
 
 
+def quality_e2e_synchronous_rounds_are_the_central_run_and_a_warm_start_ends():
+    central = run("sites=0", "batch=8", "lr=0.004")
+    one = run("sites=1", "batch=8", "lr=0.004", "synchronous=1")
+    want(one["rounds"] == central["steps"], f"{one['rounds']} rounds, {central['steps']} steps of the central run")
+    want(abs(one["nll"] - central["nll"]) < 2e-4, f"one synchronous site: {one['nll']} is not {central['nll']}")
+    base = ("batch=4", "steps=6", "lr=0.004", "mu=0.5")
+    cold, warm, three = run(*base), run(*base, "synchronous=0.2"), run(*base, "synchronous=1")
+    want(warm["rounds"] > cold["rounds"] + 4 and three["rounds"] > warm["rounds"], f"{[r['rounds'] for r in (cold, warm, three)]} rounds")
+    want(len({r["nll"] for r in (cold, warm, three)}) == 3 and warm["nll"] < 5, f"{cold['nll']}, {warm['nll']}, {three['nll']}")
+
+
 def quality_e2e_a_history_of_members_loses_no_sample():
     r = run("batch=4", "steps=6", "lr=0.004", "mu=0.5", "events=c0.2l,a0.4l,b0.4c,a0.4j,b0.7j,c0.7j")
     # The run itself ends with an error where the ledger is not full: each sample merged exactly once.
@@ -111,7 +122,7 @@ def quality_e2e_topk_with_its_residual_aside_follows_fp32():
 
 def quality_e2e_wrong_words_are_told():
     for words, part in ((("stop=2:1",), "stop"), (("stop=0.5:1,0.4:1",), "in order"), (("eta=99",), "eta=99"),
-                        (("colour=red",), "colour"), (("events=z0.3j",), "not there"), (("speeds=2:3:1",), "multiple")):
+                        (("colour=red",), "colour"), (("events=z0.3j",), "not there"), (("synchronous=0.5", "optimizer=muon"), "synchronous"), (("speeds=2:3:1",), "multiple")):
         want(part in run(*words, ok=2), f"{words}: not told")
 
 
