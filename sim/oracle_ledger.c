@@ -529,6 +529,7 @@ static void on_record(struct sim *m, const struct hub_record *r) {
     case RECORD_LEDGER: sim_fail(m, "a run that was never lost is brought back");
     case RECORD_SYNC: on_sync(m, &r->u.sync); break;
     case RECORD_STEP:
+    case RECORD_PARENT:
     case RECORD_EVAL: sim_fail(m, "a mean of weights, or a held-out loss, where there is none");
     case RECORD_REPORT:
     case RECORD_ORDER: break; /* placement: no position moves */

@@ -18,6 +18,7 @@ enum {
     AUDIT_NAME_MAX = 48,
     AUDIT_REASON_MAX = 24
 };
+#define AUDIT_PARENT "_parent" /* the member of a region's journal that its parent is */
 
 enum audit_position {
     POS_AVAILABLE = 0,
@@ -66,7 +67,7 @@ struct audit_delta {
     size_t segments_count, segments_cap;
 };
 struct audit_version {
-    uint64_t version, parent, tokens, bytes;
+    uint64_t version, parent, tokens, bytes, taken; /* taken: of a region's parent */
     uint64_t sync_step; /* of the hub's moments; 0: no synchronous round */
     struct hash checkpoint, theta, ledger;
     size_t *parts; /* indices of deltas */
@@ -88,6 +89,7 @@ struct audit {
     uint64_t seq, head, version_next;
     uint64_t sync_version, sync_step; /* the SYNC before; version 0: none */
     uint32_t term, lease_next, inc_floor;
+    uint64_t taking; /* PARENT: the version that the next MERGE takes in; 0: none */
     struct hash chain;
     /* REBUILD: a ledger on its way in, and what it said was merged or skipped before this journal */
     uint64_t import_bytes;
@@ -146,6 +148,7 @@ struct audit_lease *audit_lease_find(struct audit *a, uint64_t tok);
 struct audit_delta *audit_delta_find(struct audit *a, const struct id128 *did);
 struct audit_delta *audit_delta_add(struct audit *a, const struct id128 *did);
 struct audit_version *audit_version_find(struct audit *a, uint64_t version);
+uint64_t audit_taken(struct audit *a); /* the parent's version that the head has taken in */
 bool audit_is_ancestor(struct audit *a, uint64_t version); /* of the head, or the head itself */
 uint32_t audit_reason(struct audit *a, const char *text);
 
@@ -161,6 +164,22 @@ void audit_walk_order(struct audit *a, struct reader *r);
 /* audit_sync.c: kind 23, and what a MERGE must be after it, or without it. parent may be NULL. */
 void audit_walk_sync(struct audit *a, struct reader *r);
 void audit_sync_merge(struct audit *a, struct audit_version *v, const struct audit_version *parent);
+/* audit_region.c: kind 24 */
+void audit_walk_parent(struct audit *a, struct reader *r);
+/* audit_tree.c: a region and the run above it, both read to their ends, the region's first. name is set; findings are the
+ * parent's. */
+struct audit_region {
+    char name[AUDIT_NAME_MAX];
+    struct id128 parent;                          /* the run that it is a region of */
+    uint64_t head, taken, contributions, samples; /* of it, merged at the parent */
+    uint64_t ahead;                               /* positions that it has and the parent not yet */
+    uint64_t unheard; /* of them, what the parent has taken back, and the region not heard of */
+    bool behind; /* the parent went back below what it has taken in, and it has not heard of that */
+    bool good;
+};
+void audit_region_check(struct audit *parent, struct audit *region, struct audit_region *out);
+/* audit_os.c: which region of which run the run in this directory is. E_MISSING: of none. */
+enum brg_status audit_uplink(const char *run_dir, struct audit_region *out, struct err *e) MUST_USE;
 /* audit_count.c: after the last record. */
 void audit_count(struct audit *a);
 

@@ -237,3 +237,30 @@ void audit_files(struct audit *a, const char *run_dir, bool all) {
         check_blob(a, run_dir, &d->blob, d->fate == FATE_STAGED, "a contribution");
     }
 }
+
+/* ---- Of a region ---------------------------------------------------------------------------------- */
+/* RUN/uplink/state: "BRGUPLK1", the parent's run, this region's name at it (docs/hierarchy.md). */
+enum brg_status audit_uplink(const char *run_dir, struct audit_region *out, struct err *e) {
+    enum { STATE_MAX = 4 << 20 };
+    char path[OS_PATH_MAX];
+    AUTO_BUF struct buf b;
+    buf_init(&b, STATE_MAX);
+    os_path(path, run_dir, "uplink/state");
+    if (!os_exists(path))
+        return err_set(e, BRG_E_MISSING,
+                       "%s: is no region's run (it has no uplink/state): name the regions of RUN "
+                       "behind it",
+                       run_dir);
+    TRY(os_read_file(path, STATE_MAX, &b, e));
+    struct reader r = reader_of(b.data, b.bytes_count);
+    const void *magic = get_bytes(&r, 8);
+    bool good = magic != NULL && memcmp(magic, "BRGUPLK1", 8) == 0;
+    const void *run = get_bytes(&r, ID_BYTES);
+    if (good && run != NULL && get_str(&r, out->name, sizeof out->name)) {
+        memcpy(out->parent.v, run, ID_BYTES);
+        return BRG_OK;
+    }
+    return err_set(
+        e, BRG_E_CORRUPT,
+        "%s: is damaged; remove it and start the hub of the region: it asks its parent anew", path);
+}

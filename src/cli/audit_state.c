@@ -233,6 +233,11 @@ struct audit_version *audit_version_find(struct audit *a, uint64_t version) {
     return NULL;
 }
 
+uint64_t audit_taken(struct audit *a) {
+    const struct audit_version *head = audit_version_find(a, a->head);
+    return head != NULL ? head->taken : 0;
+}
+
 bool audit_is_ancestor(struct audit *a, uint64_t version) {
     const struct audit_version *v = audit_version_find(a, a->head);
     while (v != NULL && v->version > version) {

@@ -585,7 +585,10 @@ static void walk_merge(struct audit *a, struct reader *r) {
         r->p = r->end;
         return;
     }
+    if (count == 0 && a->taking == 0) audit_finding(a, "a MERGE of nothing");
     v.tokens = parent != NULL ? parent->tokens : 0;
+    v.taken = a->taking > 0 ? a->taking : audit_taken(a);
+    a->taking = 0;
     v.parts = mem_alloc(count > 0 ? count : 1, sizeof *v.parts);
     for (uint32_t i = 0; i < count; i++) {
         struct id128 did = get_id(r);
@@ -685,6 +688,7 @@ static void walk_rollback(struct audit *a, struct reader *r) {
     if (term > a->term) a->lease_next = 1;
     a->term = term;
     a->held = false;
+    a->taking = 0;
     a->rollbacks++;
 }
 
@@ -762,7 +766,7 @@ enum brg_status audit_record(struct audit *a, uint64_t seq, uint16_t kind, const
         walk_grant, walk_reclaim,       walk_stage,        walk_reject,       walk_discard,
         walk_merge, walk_seal,          walk_leave,        walk_rollback,     walk_quarantine,
         walk_hold,  audit_walk_rebuild, audit_walk_ledger, audit_walk_report, audit_walk_order,
-        walk_down,  walk_step,          walk_eval,         audit_walk_sync};
+        walk_down,  walk_step,          walk_eval,         audit_walk_sync,   audit_walk_parent};
     struct reader r = reader_of(body, n);
     a->seq = seq;
     (void)get_u64(&r); /* wall clock: for people */

@@ -12,9 +12,16 @@ static const char HELP[] =
     "beringia audit - prove from the journal that each position was merged exactly once\n"
     "\n"
     "  beringia audit RUN [--json] [--blobs]\n"
+    "  beringia audit RUN --recursive REGION ... [--json] [--blobs]\n"
     "\n"
-    "  --json    the summary as one JSON object\n"
-    "  --blobs   also read every checkpoint and contribution and compare hashes\n"
+    "  --json       the summary as one JSON object\n"
+    "  --blobs      also read every checkpoint and contribution and compare hashes\n"
+    "  --recursive  also the runs of the regions below RUN, each named behind the one above it: "
+    "that "
+    "what\n"
+    "               each handed in is exactly what its sites did, and what it took in exactly what "
+    "the\n"
+    "               run above has; docs/hierarchy.md\n"
     "\n"
     "Reads RUN/journal.db with code that shares nothing with the hub; the hub may be running. Ends "
     "with\n"
@@ -53,8 +60,61 @@ static void put_sites(const struct audit *a, struct buf *b) {
     buf_u8(b, ']');
 }
 
-static void print_json(const struct audit *a, const uint64_t counts[POS_STATES], bool all,
-                       bool good) {
+/* ---- A tree of runs ---------------------------------------------------------------------------------- */
+struct node {
+    const char *dir;
+    struct audit *a;
+    struct audit_region region; /* of the run above it; the first node has none */
+    size_t above;
+};
+struct tree {
+    struct node *v; /* a region stands behind the run above it */
+    size_t count;
+};
+
+static void put_regions(const struct tree *t, struct buf *b) {
+    buf_u8(b, '[');
+    for (size_t i = 1; i < t->count; i++) {
+        const struct audit_region *r = &t->v[i].region;
+        bool first = true;
+        if (i > 1) buf_u8(b, ',');
+        buf_u8(b, '{');
+        json_member_bool(b, &first, "good", r->good);
+        json_member_text(b, &first, "name", r->name);
+        json_member_text(b, &first, "dir", t->v[i].dir);
+        json_member_text(b, &first, "above", t->v[t->v[i].above].dir);
+        json_member_u64(b, &first, "head", r->head);
+        json_member_u64(b, &first, "taken", r->taken);
+        json_member_u64(b, &first, "contributions", r->contributions);
+        json_member_u64(b, &first, "samples", r->samples);
+        json_member_u64(b, &first, "ahead", r->ahead);
+        json_member_u64(b, &first, "unheard", r->unheard);
+        json_member_bool(b, &first, "behind", r->behind);
+        json_key(b, &first, "sites");
+        put_sites(t->v[i].a, b);
+        buf_u8(b, '}');
+    }
+    buf_u8(b, ']');
+}
+
+static void print_regions(const struct tree *t) {
+    for (size_t i = 1; i < t->count; i++) {
+        const struct audit_region *r = &t->v[i].region;
+        printf("%-12s %s (%s): %llu contributions merged above, %llu samples; has taken version "
+               "%llu in; %llu positions ahead of it%s%s\n",
+               "region", r->name, t->v[i].dir, (unsigned long long)r->contributions,
+               (unsigned long long)r->samples, (unsigned long long)r->taken,
+               (unsigned long long)r->ahead,
+               r->unheard > 0 ? ", some of them taken back and not heard of yet" : "",
+               r->behind ? "; the run above went back, not heard of yet" : "");
+        const struct audit *a = t->v[i].a;
+        for (uint64_t k = 0; k < a->findings_count && k < AUDIT_FINDINGS_MAX; k++)
+            printf("problem      %s: %s\n", r->name, a->findings[k]);
+    }
+}
+
+static void print_json(const struct audit *a, const struct tree *t,
+                       const uint64_t counts[POS_STATES], bool all, bool good) {
     struct buf b;
     bool first = true;
     uint64_t sealed = 0;
@@ -97,6 +157,10 @@ static void print_json(const struct audit *a, const uint64_t counts[POS_STATES],
     }
     json_key(&b, &first, "sites");
     put_sites(a, &b);
+    if (t->count > 1) {
+        json_key(&b, &first, "regions");
+        put_regions(t, &b);
+    }
     json_member_u64(&b, &first, "findings", a->findings_count);
     json_key(&b, &first, "problems");
     buf_u8(&b, '[');
@@ -114,8 +178,8 @@ static void row(const char *name, uint64_t value) {
     printf("%-12s %llu\n", name, (unsigned long long)value);
 }
 
-static void print_text(const struct audit *a, const uint64_t counts[POS_STATES], bool all,
-                       bool good) {
+static void print_text(const struct audit *a, const struct tree *t,
+                       const uint64_t counts[POS_STATES], bool all, bool good) {
     char hex[HASH_HEX_BYTES];
     hash_hex(&a->chain, hex);
     row("records", a->seq);
@@ -141,6 +205,7 @@ static void print_text(const struct audit *a, const uint64_t counts[POS_STATES],
     for (size_t i = 0; i < a->sites_count; i++)
         printf("%-12s %s: %llu contributions merged, %llu samples\n", "site", a->sites[i].name,
                (unsigned long long)s[i].contributions, (unsigned long long)s[i].samples);
+    print_regions(t);
     for (uint64_t i = 0; i < a->findings_count && i < AUDIT_FINDINGS_MAX; i++)
         printf("problem      %s\n", a->findings[i]);
     if (a->findings_count > AUDIT_FINDINGS_MAX)
@@ -149,55 +214,99 @@ static void print_text(const struct audit *a, const uint64_t counts[POS_STATES],
     printf("%s\n", good ? "good: nothing is doubled, nothing is lost" : "NOT good");
 }
 
-static int audit_run(const char *run, bool json, bool blobs) {
-    struct err e = {0};
-    struct audit *a = mem_alloc(1, sizeof *a);
-    uint64_t counts[POS_STATES];
-    audit_init(a);
-    enum brg_status s = audit_journal(a, run, &e);
-    int status;
-    if (s != BRG_OK) {
-        status = cli_fail("audit", &e);
-    } else {
-        audit_count(a);
-        audit_files(a, run, blobs);
-        audit_counts(a, counts);
-        bool good = a->findings_count == 0 && a->doubled == 0 && a->lost == 0;
-        if (json)
-            print_json(a, counts, blobs, good);
-        else
-            print_text(a, counts, blobs, good);
-        status = good ? 0 : BRG_E_AUDIT;
-        if (!good)
-            fprintf(
-                stderr,
-                "beringia audit: %s: %llu positions doubled, %llu lost, %llu problems; keep the "
-                "run directory as it is and see docs/operating.md\n",
-                run, (unsigned long long)a->doubled, (unsigned long long)a->lost,
-                (unsigned long long)a->findings_count);
+static enum brg_status read_one(struct node *n, bool blobs, struct err *e) {
+    TRY(audit_journal(n->a, n->dir, e));
+    audit_count(n->a);
+    audit_files(n->a, n->dir, blobs);
+    return BRG_OK;
+}
+
+/* The run above each, among those before it. */
+static enum brg_status place(struct tree *t, size_t i, struct err *e) {
+    struct node *n = &t->v[i];
+    for (size_t k = 0; k < i; k++) {
+        if (!id_equal(&t->v[k].a->run, &n->region.parent)) continue;
+        n->above = k;
+        return BRG_OK;
     }
-    audit_fini(a);
-    mem_free(a);
+    char hex[ID_HEX_BYTES];
+    id_hex(&n->region.parent, hex);
+    return err_set(e, BRG_E_CONFIG,
+                   "%s: is a region of run %s, which is none of those before it on the line",
+                   n->dir, hex);
+}
+
+/* From the bottom up: what a region's journal says was said by the run above before that is read. */
+static enum brg_status tree_read(struct tree *t, bool blobs, struct err *e) {
+    for (size_t i = t->count; i-- > 0;) {
+        if (i > 0) TRY(audit_uplink(t->v[i].dir, &t->v[i].region, e));
+        TRY(read_one(&t->v[i], blobs, e));
+    }
+    for (size_t i = t->count; i-- > 1;) {
+        TRY(place(t, i, e));
+        audit_region_check(t->v[t->v[i].above].a, t->v[i].a, &t->v[i].region);
+    }
+    return BRG_OK;
+}
+
+static int report(const struct tree *t, bool json, bool blobs) {
+    const struct audit *a = t->v[0].a;
+    uint64_t counts[POS_STATES];
+    audit_counts(a, counts);
+    bool good = a->findings_count == 0 && a->doubled == 0 && a->lost == 0;
+    if (json)
+        print_json(a, t, counts, blobs, good);
+    else
+        print_text(a, t, counts, blobs, good);
+    if (good) return 0;
+    fprintf(stderr,
+            "beringia audit: %s: %llu positions doubled, %llu lost, %llu problems; keep the "
+            "run directory as it is and see docs/operating.md\n",
+            t->v[0].dir, (unsigned long long)a->doubled, (unsigned long long)a->lost,
+            (unsigned long long)a->findings_count);
+    return BRG_E_AUDIT;
+}
+
+static int audit_runs(char **dirs, size_t count, bool json, bool blobs) {
+    struct err e = {0};
+    struct tree t = {mem_alloc(count, sizeof *t.v), count};
+    for (size_t i = 0; i < count; i++) {
+        t.v[i].dir = dirs[i];
+        t.v[i].a = mem_alloc(1, sizeof *t.v[i].a);
+        audit_init(t.v[i].a);
+    }
+    int status = tree_read(&t, blobs, &e) == BRG_OK ? report(&t, json, blobs)
+                                                    : cli_fail("audit", &e);
+    for (size_t i = 0; i < count; i++) {
+        audit_fini(t.v[i].a);
+        mem_free(t.v[i].a);
+    }
+    mem_free(t.v);
     return status;
 }
 
 int cmd_audit(int argc, char **argv) {
-    enum { OPT_JSON = 1, OPT_BLOBS, OPT_HELP };
+    enum { OPT_JSON = 1, OPT_BLOBS, OPT_RECURSIVE, OPT_HELP };
     static const struct option options[] = {{"json", 0, NULL, OPT_JSON},
                                             {"blobs", 0, NULL, OPT_BLOBS},
+                                            {"recursive", 0, NULL, OPT_RECURSIVE},
                                             {"help", 0, NULL, OPT_HELP},
                                             {NULL, 0, NULL, 0}};
-    bool json = false, blobs = false;
+    bool json = false, blobs = false, recursive = false;
     int o;
     while ((o = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         switch (o) {
         case OPT_JSON: json = true; break;
         case OPT_BLOBS: blobs = true; break;
+        case OPT_RECURSIVE: recursive = true; break;
         case 'h':
         case OPT_HELP: fputs(HELP, stdout); return 0;
         default: return cli_bad_option("audit", argv);
         }
     }
-    if (optind + 1 != argc) return cli_usage("audit", "want one RUN directory", "");
-    return audit_run(argv[optind], json, blobs);
+    int runs = argc - optind;
+    if (recursive && runs < 2)
+        return cli_usage("audit", "--recursive wants RUN and the runs of its regions", "");
+    if (!recursive && runs != 1) return cli_usage("audit", "want one RUN directory", "");
+    return audit_runs(argv + optind, (size_t)runs, json, blobs);
 }

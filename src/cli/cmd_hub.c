@@ -20,6 +20,8 @@ static const char HELP[] =
     "\n"
     "  beringia hub RUN [--listen HOST:PORT] [--log-level LEVEL] [--standby] [--rollback-to V |\n"
     "                                           --rebuild-from FILE]\n"
+    "  beringia hub RUN --parent URL --region NAME [--parent-token FILE] [--parent-ca FILE]\n"
+    "                   [--parent-rounds K]  as a site of another hub\n"
     "  beringia hub replay RUN [--json]      read the journal again and prove every version\n"
     "\n"
     "  --listen HOST:PORT  instead of hub.listen in RUN/run.yaml; port 0 takes a free one\n"
@@ -32,6 +34,15 @@ static const char HELP[] =
     "  --rebuild-from FILE the run's disk is gone: make RUN anew from a checkpoint, for example a "
     "site's\n"
     "                      STATE/base/N.safetensors, and serve it; docs/operating.md\n"
+    "  --parent URL        be a region of the hub at URL: what its sites train is leased from "
+    "there, "
+    "and what\n"
+    "                      they did together is handed in there; docs/hierarchy.md\n"
+    "  --region NAME       the region's name there, as a site's\n"
+    "  --parent-token FILE its token there, as a site's (else as for a site)\n"
+    "  --parent-ca FILE    PEM file of the CA that signed the parent's certificate (else as for a "
+    "site)\n"
+    "  --parent-rounds K   rounds of this hub for one contribution to the parent; 4\n"
     "\n"
     "Where it can be reached from other machines it wants a certificate (beringia tls) and tokens\n"
     "(beringia token), or refuses; docs/security.md.\n"
@@ -43,10 +54,27 @@ static const char HELP[] =
     "it serves and that it lives: beringia-hub@.service, docs/install.md.\n";
 
 enum { LOOK_S = 2 }; /* between two looks at the certificate */
-enum { OPT_LISTEN = 1, OPT_LEVEL, OPT_REBUILD, OPT_ROLLBACK, OPT_STANDBY, OPT_HELP };
+enum {
+    OPT_LISTEN = 1,
+    OPT_LEVEL,
+    OPT_REBUILD,
+    OPT_ROLLBACK,
+    OPT_STANDBY,
+    OPT_PARENT,
+    OPT_REGION,
+    OPT_PARENT_TOKEN,
+    OPT_PARENT_CA,
+    OPT_PARENT_ROUNDS,
+    OPT_HELP
+};
 static const struct option options[] = {{"listen", 1, NULL, OPT_LISTEN},
                                         {"log-level", 1, NULL, OPT_LEVEL},
+                                        {"parent", 1, NULL, OPT_PARENT},
+                                        {"parent-ca", 1, NULL, OPT_PARENT_CA},
+                                        {"parent-rounds", 1, NULL, OPT_PARENT_ROUNDS},
+                                        {"parent-token", 1, NULL, OPT_PARENT_TOKEN},
                                         {"rebuild-from", 1, NULL, OPT_REBUILD},
+                                        {"region", 1, NULL, OPT_REGION},
                                         {"rollback-to", 1, NULL, OPT_ROLLBACK},
                                         {"standby", 0, NULL, OPT_STANDBY},
                                         {"help", 0, NULL, OPT_HELP},
@@ -98,7 +126,8 @@ static int wait_for_end(struct hub_server *s, const sigset_t *set) {
     static const struct timespec look = {.tv_sec = LOOK_S};
     for (;;) {
         int sig = sigtimedwait(set, NULL, &look);
-        if (sig == SIGTERM || sig == SIGINT) return sig;
+        struct err why;
+        if (sig == SIGTERM || sig == SIGINT || hub_server_failed(s, &why) != BRG_OK) return sig;
         if (sig == SIGHUP || (sig < 0 && errno == EAGAIN)) hub_server_renew(s, sig == SIGHUP);
     }
 }
@@ -143,6 +172,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from, bool sta
     sigset_t stop;
     int sig = 0, lock = -1;
     bool stopped = false;
+    enum brg_status failed = BRG_OK;
     (void)sigemptyset(&stop);
     (void)sigaddset(&stop, SIGTERM);
     (void)sigaddset(&stop, SIGINT);
@@ -167,6 +197,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from, bool sta
         notify_say(&manager, "READY=1\nSTATUS=serving %.400s at %.400s", run, hub_server_url(s));
         sig = wait_for_end(s, &stop);
         notify_say(&manager, "STOPPING=1\nSTATUS=stopping in order");
+        failed = hub_server_failed(s, &e);
         log_line(LOG_INFO, "hub", "stopping", "signal=%d", sig);
     }
     if (s != NULL) hub_server_close(s);
@@ -174,11 +205,12 @@ static int serve(struct hub_server_options o, const char *rebuild_from, bool sta
     if (lock >= 0) (void)close(lock);
     notify_close(&alive);
     notify_close(&manager);
-    return st == BRG_OK ? 0 : cli_fail("hub", &e);
+    return st == BRG_OK && failed == BRG_OK ? 0 : cli_fail("hub", &e);
 }
 
 int cmd_hub(int argc, char **argv) {
     struct hub_server_options server = {0};
+    struct hub_parent_options parent = {.rounds = 4, .timeout_ns = 30 * (time_ns)NS_PER_S};
     const char *rebuild_from = NULL;
     bool standby = false;
     enum log_level level = LOG_INFO;
@@ -189,6 +221,14 @@ int cmd_hub(int argc, char **argv) {
         case OPT_LISTEN: server.listen = optarg; break;
         case OPT_REBUILD: rebuild_from = optarg; break;
         case OPT_STANDBY: standby = true; break;
+        case OPT_PARENT: parent.url = optarg; break;
+        case OPT_REGION: parent.name = optarg; break;
+        case OPT_PARENT_TOKEN: parent.token_file = optarg; break;
+        case OPT_PARENT_CA: parent.ca_file = optarg; break;
+        case OPT_PARENT_ROUNDS:
+            if (!parse_u64(optarg, &parent.rounds) || parent.rounds == 0 || parent.rounds > 10000)
+                return cli_usage("hub", "--parent-rounds wants 1 to 10000, not", optarg);
+            break;
         case OPT_ROLLBACK:
             server.rollback = true;
             if (!parse_u64(optarg, &server.rollback_to))
@@ -209,6 +249,14 @@ int cmd_hub(int argc, char **argv) {
         return cli_usage("hub", "--rollback-to and --rebuild-from exclude each other", "");
     if (standby && (server.rollback || rebuild_from != NULL))
         return cli_usage("hub", "--standby excludes --rollback-to and --rebuild-from", "");
+    if (parent.url == NULL && (parent.name != NULL || parent.token_file || parent.ca_file))
+        return cli_usage("hub", "--region, --parent-token and --parent-ca want --parent URL", "");
+    if (parent.url != NULL && (parent.name == NULL || !wire_name_valid(parent.name)))
+        return cli_usage("hub", "--parent wants --region NAME: lower-case letters, digits, - and _",
+                         "");
+    if (parent.url != NULL && (standby || rebuild_from != NULL))
+        return cli_usage("hub", "--parent excludes --standby and --rebuild-from", "");
+    if (parent.url != NULL) server.parent = &parent;
     log_level_set(level);
     server.run_dir = argv[optind];
     return serve(server, rebuild_from, standby);

@@ -45,9 +45,10 @@ struct replay {
     uint64_t kept[ROLLBACKS_MAX]; /* versions that a rollback goes back to */
     size_t kept_count;
     uint64_t unequal, first_unequal;
-    struct record_step step; /* the record before, if it was a STEP; else version 0 */
-    struct record_sync sync; /* of the merge that is to come; else version 0 */
-    enum codec down;         /* of the updates, as of the record that is being read */
+    struct record_step step;     /* the record before, if it was a STEP; else version 0 */
+    struct record_sync sync;     /* of the merge that is to come; else version 0 */
+    enum codec down;             /* of the updates, as of the record that is being read */
+    struct record_parent taking; /* what the next MERGE takes in; bytes 0: nothing */
     struct hash theta;
 };
 
@@ -85,7 +86,7 @@ static enum brg_status take_parts(struct replay *x, const struct record_merge *m
     for (uint32_t i = 0; i < m->parts_count; i++) {
         const struct audit_delta *d = audit_delta_find(&x->audit, &m->parts[i].did);
         if (d == NULL) return err_set(e, BRG_E_JOURNAL, "a merged contribution was never staged");
-        if (d->tokens == 0) continue;
+        if (d->tokens == 0 || d->bytes == 0) continue;
         parts[count].part = (struct outer_part){.site = d->site,
                                                 .tokens = d->tokens,
                                                 .steps = d->steps,
@@ -93,6 +94,12 @@ static enum brg_status take_parts(struct replay *x, const struct record_merge *m
         parts[count].blob = d->blob;
         blobs_path(x->blobs, &d->blob, parts[count].path);
         weight[count++] = m->parts[i].weight;
+    }
+    if (x->taking.bytes > 0) { /* of a region: what its parent's version changes */
+        parts[count].part = (struct outer_part){.site = UINT32_MAX, .tokens = 1, .late = 1};
+        parts[count].blob = x->taking.blob;
+        blobs_path(x->blobs, &x->taking.blob, parts[count].path);
+        weight[count++] = 1 / m->eta_r;
     }
     *out_count = count;
     return BRG_OK;
@@ -197,7 +204,9 @@ static enum brg_status visit(void *user, const struct record *r, struct err *e) 
     bool told = r->kind == RECORD_STEP || r->kind == RECORD_SYNC;
     if (r->kind != RECORD_MERGE) x->step.version = 0;
     if (r->kind != RECORD_MERGE && !told) x->sync.version = 0;
-    if (r->kind != RECORD_MERGE && r->kind != RECORD_DOWN && !told) return BRG_OK;
+    if (r->kind == RECORD_ROLLBACK) x->taking.bytes = 0;
+    if (r->kind != RECORD_MERGE && r->kind != RECORD_DOWN && r->kind != RECORD_PARENT && !told)
+        return BRG_OK;
     TRY(hub_record_decode(r->kind, r->body, r->bytes, &rec, e));
     if (r->kind == RECORD_DOWN) {
         x->down = (enum codec)rec.u.down.codec;
@@ -211,8 +220,13 @@ static enum brg_status visit(void *user, const struct record *r, struct err *e) 
         x->sync = rec.u.sync;
         return BRG_OK;
     }
+    if (r->kind == RECORD_PARENT) {
+        x->taking = rec.u.parent;
+        return BRG_OK;
+    }
     enum brg_status s = replay_merge(x, &rec.u.merge, e);
     x->step.version = x->sync.version = 0;
+    x->taking.bytes = 0;
     hub_record_fini(&rec);
     return s;
 }

@@ -278,6 +278,11 @@ static void put_run_records(struct line *l, const struct hub_record *r) {
         f64(l, "loss", r->u.eval.loss);
         json_member_bool(l->b, &l->first, "back", r->u.eval.back);
         u64(l, "to", r->u.eval.to);
+    } else if (r->kind == RECORD_PARENT) {
+        u64(l, "version", r->u.parent.version);
+        u64(l, "from", r->u.parent.from);
+        hash(l, "blob", &r->u.parent.blob);
+        u64(l, "bytes", r->u.parent.bytes);
     } else if (r->kind == RECORD_QUARANTINE) {
         u64(l, "epoch", r->u.quarantine.epoch);
         ranges(l, &r->u.quarantine.range, 1);

@@ -167,7 +167,8 @@ static void boot_remember(struct hub_site *s) {
 static const char *apply_join(struct hub *h, const struct record_join *r) {
     uint32_t number = 0;
     struct hub_site *s = hub_site_named(h, r->name, &number);
-    if (!wire_name_valid(r->name)) return "a site name that is not valid";
+    bool parent = strcmp(r->name, HUB_PARENT) == 0;
+    if (!parent && !wire_name_valid(r->name)) return "a site name that is not valid";
     if (s ? number != r->site : r->site != h->sites_count + 1)
         return "a site number that does not fit";
     if (r->inc != (s ? s->inc : h->inc_floor) + 1)
@@ -178,6 +179,7 @@ static const char *apply_join(struct hub *h, const struct record_join *r) {
         s = hub_site_add(h);
         memcpy(s->name, r->name, sizeof s->name);
         hub_site_index(h, h->sites_count);
+        if (parent) h->parent_site = h->sites_count;
     } else if (!id_equal(&s->boot, &r->boot)) {
         boot_remember(s);
     }
@@ -229,7 +231,7 @@ static const char *apply_grant(struct hub *h, const struct record_grant *r) {
     if (!s) return "a site that is no member";
     if (h->held) return "a grant while holding";
     if (r->tok != hub_tok_next(h)) return "a lease number that is not the next one"; /* H2 */
-    if (ledger_site_leases(h->ledger, r->site) >= WIRE_LEASES_MAX)
+    if (r->site != h->parent_site && ledger_site_leases(h->ledger, r->site) >= WIRE_LEASES_MAX)
         return "too many leases of a site";
     struct lease_span spans[LEASE_SPANS_MAX];
     struct lease_grant g = {.tok = r->tok,
@@ -379,7 +381,7 @@ static const char *merge_sum(struct hub *h, const struct record_merge *r, struct
         before = d;
         const struct delta_info *info = &d->live->info;
         out->v.tokens += info->tokens;
-        if (info->tokens == 0) continue;
+        if (info->tokens == 0 || d->site == h->parent_site) continue;
         out->v.parts++;
         if (d->site != last_site) out->v.sites++;
         last_site = d->site;
@@ -413,6 +415,8 @@ static const char *apply_merge(struct hub *h, const struct record_merge *r, time
     if (r->version != h->versions_next) return "a version that is not the next one"; /* H2 */
     if (r->parent != h->versions[h->head].v.version)
         return "a version that does not follow the head";
+    bool takes = h->taking.bytes > 0;
+    if (r->parts_count == 0 && !takes) return "a version of nothing";
     struct hub_version v = {.v = {.version = r->version,
                                   .parent = r->parent,
                                   .bytes = r->checkpoint_bytes,
@@ -422,7 +426,9 @@ static const char *apply_merge(struct hub *h, const struct record_merge *r, time
                                   .eta_r = r->eta_r,
                                   .mu_r = r->mu_r,
                                   .kappa_r = r->kappa_r},
-                            .on_branch = true};
+                            .on_branch = true,
+                            .taken = takes ? h->taking.version : h->versions[h->head].taken};
+    if (takes) v.taken_blob = h->taking.blob;
     const char *wrong = merge_sum(h, r, &v);
     if (wrong) return wrong;
     bool told = h->step.version > 0;
@@ -436,18 +442,20 @@ static const char *apply_merge(struct hub *h, const struct record_merge *r, time
         h->sites[h->step.sites[i].site].cos_others = h->step.sites[i].cos;
     v.v.tokens += h->versions[h->head].v.tokens;
     if (v.v.tokens != r->tokens_after) return "tokens that do not add up"; /* H3 */
-    AUTO_FREE struct id128 *dids = mem_alloc(r->parts_count, sizeof *dids);
+    AUTO_FREE struct id128 *dids = mem_alloc((size_t)r->parts_count + 1, sizeof *dids);
     for (uint32_t i = 0; i < r->parts_count; i++) {
         const struct delta *d = ledger_delta_find(h->ledger, &r->parts[i].did);
         dids[i] = r->parts[i].did;
         h->sites[d->site].merged++;
         h->sites[d->site].tokens_merged += d->live->info.tokens;
     }
-    enum lease_fault f = ledger_merge(h->ledger, r->version, dids, r->parts_count);
+    enum lease_fault f =
+        r->parts_count > 0 ? ledger_merge(h->ledger, r->version, dids, r->parts_count) : LEASE_FINE;
     if (f != LEASE_FINE) return lease_fault_text(f);
     *hub_version_add(h) = v;
     h->head = h->versions_count - 1; /* head and ledger in one record (I5, I6) */
     h->versions_next = r->version + 1;
+    if (!MUTANT(REGION_TAKES_TWICE)) memset(&h->taking, 0, sizeof h->taking);
     return NULL;
 }
 
@@ -485,6 +493,7 @@ static const char *apply_rollback(struct hub *h, const struct record_rollback *r
     /* Who was cut off has seen versions of these numbers with other weights: that was decided now. */
     if (branched) h->foreign_below = r->versions_next;
     h->held = false;
+    memset(&h->taking, 0, sizeof h->taking);
     return NULL;
 }
 
@@ -507,6 +516,7 @@ static const char *apply(struct hub *h, const struct hub_record *r) {
     case RECORD_STEP: return hub_apply_step(h, &r->u.step);
     case RECORD_EVAL: return hub_apply_eval(h, &r->u.eval);
     case RECORD_SYNC: return hub_apply_sync(h, &r->u.sync);
+    case RECORD_PARENT: return hub_apply_parent(h, &r->u.parent);
     case RECORD_SEAL: return apply_seal(h, &r->u.seal);
     case RECORD_LEAVE: return apply_leave(h, &r->u.leave);
     case RECORD_ROLLBACK: return apply_rollback(h, &r->u.rollback);

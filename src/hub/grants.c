@@ -42,7 +42,8 @@ bool hub_work_left(const struct hub *h) {
     uint32_t first = hub_epoch_first(h);
     if (first >= h->s.epochs) return false;
     for (uint32_t e = first; e <= epoch_last(h, first); e++) {
-        if (e >= ledger_epochs(h->ledger)) return true;
+        if (e >= ledger_epochs(h->ledger))
+            return h->parent_site == 0; /* else: as it leases to us */
         if (ledger_count(h->ledger, e, EXTENT_AVAILABLE) > 0) return true;
     }
     for (uint32_t s = 1; s <= h->sites_count; s++)
@@ -154,6 +155,7 @@ static bool grant_available(struct hub *h, uint32_t site, uint64_t want, uint64_
     if (MUTANT(OVERLAP_EARLY) && epoch_last(h, first) < ledger_epochs(h->ledger))
         first = epoch_last(h, first);
     for (uint32_t e = first; e <= epoch_last(h, first); e++) {
+        if (e >= ledger_epochs(h->ledger) && h->parent_site > 0) break;
         if (e == ledger_epochs(h->ledger)) {
             /* The ledger in the checkpoint under way has no such epoch (I5): it opens after it. */
             if (h->merge && !h->merge->cancelled && !MUTANT(EPOCH_DURING_MERGE)) break;
@@ -310,6 +312,7 @@ uint64_t hub_wish(const struct hub *h, const struct lease *a) {
         return a->count;
     if (rest_of(a) < 2 * low || hub_work_left(h) || a->site == h->starved_site) return a->count;
     for (uint32_t s = 1; s <= h->sites_count; s++) {
+        if (s == h->parent_site) continue;
         for (const struct lease *b = ledger_site_first(h->ledger, s); b; b = b->site_next) {
             if (rest_of(b) > rest_of(a) || (rest_of(b) == rest_of(a) && b->tok < a->tok))
                 return a->count;

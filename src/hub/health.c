@@ -134,6 +134,10 @@ static const struct hub_version *way_back(struct hub *h, const struct hub_versio
         good = measured_before(h, good);
     if (!good)
         hub_note(h, "lvl=error ev=no_way_back text=\"no measured ancestor's checkpoint is kept\"");
+    if (good && !hub_region_may_return(h, good->v.version)) {
+        hub_note(h, "lvl=error ev=no_way_back text=\"a region does not go back; its parent may\"");
+        return NULL;
+    }
     if (good && good->v.returns >= RETURNS_MAX) {
         hub_note(h, "lvl=error ev=no_way_back text=\"version %llu has led to a jump %u times\"",
                  (unsigned long long)good->v.version, RETURNS_MAX + 1);

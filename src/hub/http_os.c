@@ -154,6 +154,11 @@ enum MHD_Result reply_other_name(struct exchange *x) {
 
 /* ---- Files with Range ------------------------------------------------------------------------------ */
 enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const struct hash *hash) {
+    return reply_stretch(x, fd, 0, bytes, hash);
+}
+
+enum MHD_Result reply_stretch(struct exchange *x, int fd, uint64_t offset, uint64_t bytes,
+                              const struct hash *hash) {
     char hex[HASH_HEX_BYTES], etag[HASH_HEX_BYTES + 4], header[96];
     hash_hex(hash, hex);
     (void)snprintf(etag, sizeof etag, "\"%s\"", hex);
@@ -171,7 +176,7 @@ enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const str
         (void)MHD_add_response_header(r, "Content-Range", header);
         return queue(x, 416, r);
     }
-    struct MHD_Response *r = MHD_create_response_from_fd_at_offset64(count, fd, from);
+    struct MHD_Response *r = MHD_create_response_from_fd_at_offset64(count, fd, offset + from);
     if (r == NULL) {
         (void)close(fd);
         return MHD_NO;

@@ -48,6 +48,9 @@ enum MHD_Result reply_problem(struct exchange *x, int http, enum wire_code code,
 enum MHD_Result reply_step(struct exchange *x, enum step_result r);
 /* An open file, whole or the one range that was asked for. Takes fd. */
 enum MHD_Result reply_file(struct exchange *x, int fd, uint64_t bytes, const struct hash *hash);
+/* The same of `bytes` of it from `offset` on. */
+enum MHD_Result reply_stretch(struct exchange *x, int fd, uint64_t offset, uint64_t bytes,
+                              const struct hash *hash);
 enum MHD_Result reply_offset(struct exchange *x, int http, uint64_t offset, const char *text);
 enum MHD_Result reply_method(struct exchange *x, uint32_t allowed);
 

@@ -83,6 +83,14 @@ enum hub_cmd_kind {
     HUB_CMD_REPORT = 12,  /* of a facility's agent: u.report */
     HUB_CMD_ORDER = 13,   /* an operator or planner: u.order */
     HUB_CMD_EVALUATED = 14, /* a version's held-out loss: u.evaluated */
+    HUB_CMD_HOLD = 15,      /* a region: what its parent has leased to it (u.hold) */
+    HUB_CMD_TAKE_IN = 16,   /* a region: a version of its parent (u.take_in) */
+    HUB_CMD_RESET = 17,     /* a region: back to its first version, with nothing to give */
+};
+struct hub_span { /* positions of an epoch */
+    uint32_t epoch;
+    bool skip; /* of what others did: skipped, not merged */
+    struct range range;
 };
 struct hub_blob_verdict {   /* what the shore found about a COMMIT's blob before the command */
     bool complete;          /* all bytes there, hash equal, durable under its hash */
@@ -147,6 +155,19 @@ struct hub_cmd {
             const void *ledger;                      /* borrowed: the bytes inside the checkpoint */
             uint64_t ledger_bytes;
         } rebuild;
+        struct {
+            const struct hub_span
+                *spans; /* borrowed: all that it holds; the rest is the parent's */
+            uint32_t count;
+        } hold;
+        struct {
+            uint64_t version, from; /* from: what its head has taken in */
+            struct hash blob;       /* fp32 delta file, durable: theta loses it */
+            uint64_t bytes;
+            struct id128 did;             /* names the positions; its last 4 bytes count */
+            const struct hub_span *spans; /* borrowed: what others have done since */
+            uint32_t count;
+        } take_in;
         const struct wire_report *report; /* borrowed */
         struct {
             char site[WIRE_NAME_MAX], shape[WIRE_SHAPE_MAX];
@@ -291,6 +312,37 @@ uint32_t hub_orders_count(const struct hub *h);
 const struct hub_order *hub_order_at(const struct hub *h, uint32_t index); /* oldest first */
 /* What is said to an agent: items that are known, orders that are open. */
 void hub_agent_answer(const struct hub *h, const char *site, struct wire_agent_answer *out);
+
+/* ---- A region: a hub that is a site of another hub, its parent (region.c, docs/hierarchy.md) -----------
+ * In its ledger the parent is a member, HUB_PARENT: it has a lease on all that was not leased to the region,
+ * which never lapses, and it contributes what all others did. */
+#define HUB_PARENT "_parent" /* no site can have this name */
+struct hub_region_view {
+    bool is;                            /* it is one */
+    uint64_t head, root, tokens, taken; /* taken: the parent's version that the head has taken in */
+    struct hash checkpoint, theta;      /* of the head */
+    bool taking;                        /* another one waits for the next merge */
+    bool merging;
+    uint64_t versions, loss_versions;
+    double loss_sum; /* over the versions with contributions of sites since `since` */
+};
+/* since: of versions above it on the branch are the figures. */
+void hub_region(const struct hub *h, uint64_t since, struct hub_region_view *out);
+uint32_t hub_seq_len(const struct hub *h);
+/* Whether a version is the head or one of its ancestors. */
+bool hub_on_branch(const struct hub *h, uint64_t version);
+/* How many of these positions are in each state; what is in no open epoch is not counted. */
+void hub_span_counts(const struct hub *h, const struct hub_span *s, uint32_t count,
+                     struct hub_counts *out);
+/* Calls visit for each skipped stretch of these positions. */
+void hub_span_skips(const struct hub *h, const struct hub_span *s, uint32_t count,
+                    void (*visit)(void *user, const struct hub_span *s), void *user);
+/* What is merged or skipped in the parent's ledger and is the parent's here: *out, the caller's to free.
+ * false: the two contradict each other, given that `own` is what the region has merged, or may have merged, beyond it. */
+struct ledger;
+bool hub_region_others(const struct hub *h, const struct ledger *at_parent,
+                       const struct hub_span *own, uint32_t own_count, struct hub_span **out,
+                       uint32_t *out_count);
 
 /* Blobs that must be kept: calls visit for each hash (checkpoints of kept versions, staged and merged
  * deltas). */

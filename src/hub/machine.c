@@ -173,7 +173,8 @@ uint32_t hub_ms(time_ns ns) {
 static void gap_add(struct hub *h, time_ns gap) {
     for (uint32_t s = 1; s <= h->sites_count; s++) {
         h->sites[s].heard += gap;
-        for (struct lease *a = ledger_site_first(h->ledger, s); a; a = a->site_next)
+        for (struct lease *a = ledger_site_first(h->ledger, s); a && s != h->parent_site;
+             a = a->site_next)
             a->deadline += gap;
     }
     if (h->quorum_since != TIME_NS_NEVER) h->quorum_since += gap;
@@ -260,9 +261,11 @@ static void cmd_start(struct hub *h, const struct hub_cmd *c) {
         struct hub_site *s = &h->sites[i];
         s->heard = h->now;
         s->phase = PHASE_SYNCING;
-        s->ready = ledger_site_leases(h->ledger, i) + ledger_site_staged(h->ledger, i) > 0;
+        bool parent = i == h->parent_site;
+        s->ready = !parent &&
+                   ledger_site_leases(h->ledger, i) + ledger_site_staged(h->ledger, i) > 0;
         for (struct lease *a = ledger_site_first(h->ledger, i); a; a = a->site_next)
-            a->deadline = h->now + h->s.ttl_ns;
+            a->deadline = parent ? TIME_NS_NEVER : h->now + h->s.ttl_ns;
     }
     hub_note(h, "lvl=info ev=started term=%u head=%llu leases=%u staged=%u", h->term,
              (unsigned long long)h->versions[h->head].v.version, ledger_leases(h->ledger),
@@ -271,7 +274,7 @@ static void cmd_start(struct hub *h, const struct hub_cmd *c) {
 
 static void cmd_discard(struct hub *h, const struct hub_cmd *c) {
     const struct delta *d = ledger_delta_find(h->ledger, &c->u.discard.did);
-    bool fine = d && d->state == DELTA_STAGED;
+    bool fine = d && d->state == DELTA_STAGED && d->site != h->parent_site;
     hub_operator_answer(h, fine, "no staged contribution has this id");
     if (!fine) return;
     if (d->live->planned) hub_merge_cancel(h);
@@ -285,8 +288,13 @@ static void cmd_discard(struct hub *h, const struct hub_cmd *c) {
 static void cmd_rollback(struct hub *h, const struct hub_cmd *c) {
     const struct hub_version *v = hub_version_of(h, c->u.rollback.version);
     bool fine = h->opened && v && v->on_branch;
-    hub_operator_answer(h, fine, "this version is not the head or one of its ancestors");
-    if (!fine) return;
+    bool may = !fine || hub_region_may_return(h, c->u.rollback.version);
+    hub_operator_answer(
+        h, fine && may,
+        fine ? "a region goes back to its first version or not at all: what is "
+               "merged at its parent cannot be taken out there; go back at the parent"
+             : "this version is not the head or one of its ancestors");
+    if (!fine || !may) return;
     hub_roll_back(h, c->u.rollback.version, true);
 }
 
@@ -309,6 +317,8 @@ void hub_roll_back(struct hub *h, uint64_t version, bool decided) {
         memset(&h->doubted, 0, sizeof h->doubted);
     }
     hub_emit(h, r);
+    if (h->parent_site > 0 && !MUTANT(REGION_ROLLBACK_OFFERS))
+        hub_region_hold(h, NULL, 0); /* before anybody may ask: all of it is the parent's (N1) */
     for (uint32_t i = 1; i <= h->sites_count; i++)
         h->sites[i].ready = false; /* they say again from where */
     hub_note(h, "lvl=warn ev=rolled_back version=%llu", (unsigned long long)version);
@@ -421,6 +431,9 @@ void hub_step(struct hub *h, time_ns now, const struct hub_cmd *cmd, struct hub_
     case HUB_CMD_REPORT: hub_report(h, cmd->u.report); break;
     case HUB_CMD_ORDER: hub_order(h, cmd); break;
     case HUB_CMD_EVALUATED: hub_evaluated(h, cmd); break;
+    case HUB_CMD_HOLD: hub_cmd_hold(h, cmd); break;
+    case HUB_CMD_TAKE_IN: hub_cmd_take_in(h, cmd); break;
+    case HUB_CMD_RESET: hub_cmd_reset(h); break;
     }
     hub_rounds(h);
     hub_seals_renew(h);

@@ -9,6 +9,7 @@
  *   health.c    norms, cosines, held-out loss, the way back when it jumps
  *   sync.c      synchronous rounds: gradients instead of deltas, and when they end
  *   rebuild.c   a journal that begins with a checkpoint
+ *   region.c    a hub that is a site of another one
  *   facilities.c  what agents report of their queues, and orders to them
  *   rounds.c    when to merge, what, and what follows: seals, completion
  *   apply.c     one record, one change: the only file that changes durable state
@@ -59,6 +60,8 @@ struct hub_version {
     uint32_t only_site;     /* the site of all its contributions; 0: several, or none */
     bool on_branch;         /* the head or one of its ancestors */
     struct outer_past past; /* what the next round inherits; last and restart are not of it */
+    uint64_t taken;         /* a region's: the parent's version that it has taken in */
+    struct hash taken_blob; /* what was taken in with this version; zero: nothing */
 };
 
 struct hub_merge { /* volatile: a crash forgets it, and it is planned again */
@@ -99,8 +102,10 @@ struct hub {
     struct hub_order *orders;
     uint32_t orders_count;
     uint64_t order_last;
-    struct record_step step; /* the last record, if it was a STEP; else version 0 */
-    struct record_sync sync; /* the last record, or the one before a STEP, if it was a SYNC */
+    struct record_step step;     /* the last record, if it was a STEP; else version 0 */
+    struct record_sync sync;     /* the last record, or the one before a STEP, if it was a SYNC */
+    uint32_t parent_site;        /* HUB_PARENT's number; 0: no region. Follows from sites */
+    struct record_parent taking; /* waits for the next MERGE; bytes 0: nothing */
     /* volatile */
     struct prng prng;
     time_ns now, wall;
@@ -246,6 +251,21 @@ void hub_site_index(struct hub *h, uint32_t number); /* once its name is set */
 void hub_rebuild_from(struct hub *h, const struct hub_cmd *c);
 const char *hub_apply_rebuild(struct hub *h, const struct record_rebuild *r, time_ns wall);
 const char *hub_apply_ledger(struct hub *h, const struct record_ledger *r);
+/* ---- region.c
+ * ------------------------------------------------------------------------------------ */
+void hub_region_hold(struct hub *h, const struct hub_span *spans, uint32_t count);
+void hub_cmd_hold(struct hub *h, const struct hub_cmd *c);
+void hub_cmd_take_in(struct hub *h, const struct hub_cmd *c);
+void hub_cmd_reset(struct hub *h);
+const char *hub_apply_parent(struct hub *h, const struct record_parent *r);
+/* What is to be taken in goes into the plan; every version has it that is made from now on. */
+void hub_region_plan(const struct hub *h, struct hub_merge *m);
+bool hub_region_part(const struct hub_plan_part *p); /* is this part of a plan the parent's? */
+bool hub_region_may_return(const struct hub *h, uint64_t version); /* of no region: always */
+void hub_region_withdraw(struct hub *h, const char *why);
+void hub_region_put(const struct hub *h, struct buf *out);
+bool hub_region_get(struct hub *h, struct reader *r);
+
 /* ---- facilities.c
  * ---------------------------------------------------------------------------------- */
 void hub_report(struct hub *h, const struct wire_report *r);

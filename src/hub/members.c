@@ -23,7 +23,9 @@
  * -------------------------------------------------------------------------------- */
 
 bool hub_live(const struct hub *h, const struct hub_site *s, time_ns now) {
-    return h->started && s->joined && now - s->heard < h->s.ttl_ns;
+    bool parent = h->parent_site > 0 &&
+                  s == &h->sites[h->parent_site]; /* it is told of, not heard */
+    return h->started && s->joined && (parent || now - s->heard < h->s.ttl_ns);
 }
 
 /* ---- The round's header

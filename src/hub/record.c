@@ -220,7 +220,6 @@ static void code_merge(struct coder *c, struct record_merge *r) {
     for (size_t i = 0; i < ARRAY_COUNT(scalars); i++) code_f64(c, scalars[i]);
     code_hash(c, &r->ledger);
     code_count(c, &r->parts_count, RECORD_MERGE_PARTS_MAX, "parts");
-    if (r->parts_count == 0) bad(c, "parts");
     if (!c->out) {
         enum { PART_BYTES = ID_BYTES + 8 + 1 };
         if ((size_t)(c->in.end - c->in.p) != (size_t)r->parts_count * PART_BYTES) {
@@ -273,6 +272,16 @@ static void code_eval(struct coder *c, struct record_eval *r) {
     code_u64(c, &r->to);
     if (!(r->loss > 0) || !isfinite(r->loss)) bad(c, "loss");
     if (!r->back && r->to != 0) bad(c, "to");
+}
+
+static void code_parent(struct coder *c, struct record_parent *r) {
+    code_u64(c, &r->version);
+    code_u64(c, &r->from);
+    code_hash(c, &r->blob);
+    code_u64(c, &r->bytes);
+    bool back = r->bytes == 0;
+    if (back ? r->version != r->from : r->version <= r->from) bad(c, "version");
+    if (hash_is_zero(&r->blob) != back) bad(c, "blob");
 }
 
 static void code_leave(struct coder *c, struct record_leave *r) {
@@ -394,6 +403,7 @@ static void code_record(struct coder *c, struct hub_record *r) {
     case RECORD_STEP: code_step(c, &r->u.step); return;
     case RECORD_SYNC: code_sync(c, &r->u.sync); return;
     case RECORD_EVAL: code_eval(c, &r->u.eval); return;
+    case RECORD_PARENT: code_parent(c, &r->u.parent); return;
     case RECORD_LEAVE: code_leave(c, &r->u.leave); return;
     case RECORD_QUARANTINE: code_quarantine(c, &r->u.quarantine); return;
     case RECORD_REBUILD: code_rebuild(c, &r->u.rebuild); return;
@@ -420,7 +430,7 @@ const char *record_kind_name(uint16_t kind) {
         [RECORD_LEDGER] = "ledger",     [RECORD_REPORT] = "report",
         [RECORD_ORDER] = "order",       [RECORD_DOWN] = "down",
         [RECORD_STEP] = "step",         [RECORD_EVAL] = "eval",
-        [RECORD_SYNC] = "sync",
+        [RECORD_SYNC] = "sync",         [RECORD_PARENT] = "parent",
     };
     return kind < ARRAY_COUNT(names) && names[kind] ? names[kind] : "unknown";
 }

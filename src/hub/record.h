@@ -39,6 +39,7 @@ enum record_kind { /* numbers are stored; never reuse one */
                    RECORD_STEP = 21,
                    RECORD_EVAL = 22,
                    RECORD_SYNC = 23,
+                   RECORD_PARENT = 24,
 };
 const char *record_kind_name(uint16_t kind); /* "open", ...; "unknown" */
 
@@ -167,6 +168,11 @@ struct record_eval { /* somebody has measured a version's held-out loss */
     bool back;   /* it jumped: the ROLLBACK to version `to` follows */
     uint64_t to; /* an ancestor of version; back = 0: 0 */
 };
+struct record_parent {      /* of a region: what the next MERGE takes in of the parent's versions */
+    uint64_t version, from; /* from: taken in so far */
+    struct hash blob;       /* fp32: theta loses it after the outer step */
+    uint64_t bytes;         /* 0: taken back, from and version are equal */
+};
 struct record_seal {
     uint32_t epoch;
     uint64_t merged, skipped;
@@ -238,6 +244,7 @@ struct hub_record {
         struct record_step step;
         struct record_eval eval;
         struct record_sync sync;
+        struct record_parent parent;
         struct record_seal seal;
         struct record_leave leave;
         struct record_rollback rollback;

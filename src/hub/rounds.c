@@ -57,14 +57,15 @@ static void seals(struct hub *h) {
  * --------------------------------------------------------------------------------------- */
 
 static bool nothing_left(const struct hub *h) {
-    return ledger_leases(h->ledger) == 0 && !hub_work_left(h);
+    uint32_t parents = h->parent_site > 0 ? ledger_site_leases(h->ledger, h->parent_site) : 0;
+    return ledger_leases(h->ledger) == parents && !hub_work_left(h);
 }
 
 static bool quorum_staged(const struct hub *h) {
     uint32_t n = 0;
     if (ledger_deltas_staged(h->ledger) < h->s.quorum) return false;
     for (uint32_t s = 1; s <= h->sites_count && n < h->s.quorum; s++)
-        n += ledger_site_staged(h->ledger, s) > 0;
+        n += s != h->parent_site && ledger_site_staged(h->ledger, s) > 0;
     return n >= h->s.quorum;
 }
 
@@ -93,14 +94,16 @@ static bool deltas_real(const struct hub *h) {
 }
 
 static bool merge_due(struct hub *h) {
-    if (ledger_deltas_staged(h->ledger) == 0) {
+    bool takes = h->taking.bytes > 0;
+    if (ledger_deltas_staged(h->ledger) == 0 && !takes) {
         h->quorum_since = TIME_NS_NEVER;
         return false;
     }
     if (h->quorum_since == TIME_NS_NEVER && quorum_staged(h)) h->quorum_since = h->now;
     if (h->retry_at != TIME_NS_NEVER && h->now < h->retry_at) return false;
     bool left = !nothing_left(h);
-    if (left && !deltas_real(h) && ledger_deltas_staged(h->ledger) < HUB_STAGED_PER_SITE_MAX)
+    if (left && !takes && !deltas_real(h) &&
+        ledger_deltas_staged(h->ledger) < HUB_STAGED_PER_SITE_MAX)
         return false;
     if (!left || all_handed_in(h)) return true;
     if (hub_synchronous(h)) return false; /* of all live sites, or it is another batch */
@@ -108,8 +111,8 @@ static bool merge_due(struct hub *h) {
 }
 
 time_ns hub_rounds_expiry(const struct hub *h) {
-    if (!h->started || h->held || h->merge || ledger_deltas_staged(h->ledger) == 0)
-        return TIME_NS_NEVER;
+    bool nothing = ledger_deltas_staged(h->ledger) == 0 && h->taking.bytes == 0;
+    if (!h->started || h->held || h->merge || nothing) return TIME_NS_NEVER;
     time_ns due = TIME_NS_NEVER;
     const bool grace = h->quorum_since != TIME_NS_NEVER && !hub_synchronous(h);
     const time_ns grace_end = grace ? h->quorum_since + h->s.grace_ns : TIME_NS_NEVER;
@@ -127,7 +130,7 @@ time_ns hub_rounds_expiry(const struct hub *h) {
 static const struct delta **staged_sorted(const struct hub *h, uint32_t *out_count) {
     uint32_t count = ledger_deltas_staged(h->ledger);
     if (count > RECORD_MERGE_PARTS_MAX) count = RECORD_MERGE_PARTS_MAX;
-    const struct delta **v = mem_alloc(count, sizeof *v);
+    const struct delta **v = mem_alloc((size_t)count + 1, sizeof *v);
     uint32_t n = 0;
     for (const struct delta *d = ledger_staged_first(h->ledger); d && n < count; d = d->list_next) {
         uint32_t at = n++; /* insertion: a round has a handful, mostly in order */
@@ -152,10 +155,11 @@ static void plan_part(const struct hub *h, struct hub_merge *m, const struct del
                         &behind)); /* rollback discards what is off the branch */
     d->live->planned = true;
     struct record_merge_part *all = &m->parts[m->parts_count++];
-    *all = (struct record_merge_part){
-        .did = d->did, .late = behind > 0 && info->tokens > 0 && !MUTANT(LATE_AS_FRESH)};
+    *all = (struct record_merge_part){.did = d->did,
+                                      .late = behind > 0 && info->tokens > 0 &&
+                                              d->site != h->parent_site && !MUTANT(LATE_AS_FRESH)};
     m->plan.tokens_after += info->tokens;
-    if (info->tokens == 0) return;
+    if (info->tokens == 0 || d->site == h->parent_site) return; /* it has positions and no delta */
     CHECK((info->codec == CODEC_GRADIENT) == hub_synchronous(h)); /* H24 */
     m->plan.parts[m->plan.parts_count++] =
         (struct hub_plan_part){.part = {.site = d->site,
@@ -217,7 +221,7 @@ static void plan(struct hub *h) {
     struct hub_merge *m = mem_alloc(1, sizeof *m);
     uint32_t count;
     AUTO_FREE const struct delta **staged = staged_sorted(h, &count);
-    m->parts = mem_alloc(count, sizeof *m->parts);
+    m->parts = mem_alloc((size_t)count + 1, sizeof *m->parts);
     m->plan = (struct hub_plan){.id = ++h->plans,
                                 .parent = head->version,
                                 .version = h->versions_next,
@@ -225,9 +229,10 @@ static void plan(struct hub *h) {
                                 .term = h->term,
                                 .down = (enum codec)h->down,
                                 .parent_checkpoint = head->checkpoint};
-    m->plan.parts = mem_alloc(count, sizeof *m->plan.parts);
+    m->plan.parts = mem_alloc((size_t)count + 1, sizeof *m->plan.parts);
     for (uint32_t i = 0; i < count; i++) plan_part(h, m, staged[i]);
     plan_weights(h, m);
+    hub_region_plan(h, m);
     buf_init(&m->plan.ledger, SIZE_MAX / 2);
     ledger_checkpoint_encode(h->ledger, m->plan.version, true, &m->plan.ledger);
     m->ledger = hash_of(m->plan.ledger.data, m->plan.ledger.bytes_count);
@@ -322,9 +327,14 @@ void hub_merge_failed(struct hub *h, const struct hub_cmd *c) {
     struct hub_merge *m = h->merge;
     bool discard = bad >= 0 && (uint32_t)bad < m->plan.parts_count;
     struct id128 did = discard ? m->plan.parts[bad].did : (struct id128){0};
+    bool parents = discard && hub_region_part(&m->plan.parts[bad]);
     hub_note(h, "lvl=error ev=merge_failed version=%llu part=%d text=\"%s\"",
              (unsigned long long)m->plan.version, (int)bad, c->u.merge_failed.text);
     hub_merge_free(h);
+    if (parents) {
+        hub_region_withdraw(h, c->u.merge_failed.text);
+        return;
+    }
     if (!discard) {
         h->retry_at = h->now + h->s.heartbeat_ns;
         return;

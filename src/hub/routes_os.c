@@ -283,6 +283,27 @@ static enum MHD_Result handle_checkpoint(struct exchange *x) {
     return reply_file(x, fd, (uint64_t)st.st_size, &v.checkpoint);
 }
 
+/* What a region needs beside the updates: which positions this version has. Small: some bytes a stretch. */
+static enum MHD_Result handle_ledger(struct exchange *x) {
+    struct hub_version_view v;
+    struct checkpoint c;
+    struct err e = {0};
+    char path[OS_PATH_MAX];
+    enum MHD_Result ok = MHD_NO;
+    if (!version_of(x, &v, &ok)) return ok;
+    blobs_path(x->s->blobs, &v.checkpoint, path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC); /* reply_stretch takes it */
+    if (fd < 0) return reply_gone(x, v.version);
+    if (checkpoint_open(path, &c, &e) != BRG_OK) {
+        os_close_cleanup(&fd);
+        log_line(LOG_ERROR, "hub", "checkpoint_unreadable", "cause=\"%s\"", e.text);
+        return reply_problem(x, 500, WIRE_RETRY, "the checkpoint cannot be read");
+    }
+    uint64_t offset = c.ledger_offset, bytes = c.ledger_bytes;
+    checkpoint_fini(&c);
+    return reply_stretch(x, fd, offset, bytes, &v.checkpoint);
+}
+
 /* Only what is of this very version: a file may be left over from a version that never came to be. */
 static bool update_fits(int fd, const struct hub_version_view *v) {
     uint8_t bytes[UPDATE_HEADER_BYTES];
@@ -352,6 +373,7 @@ static const struct route routes[] = {
     {GETS, 4, {"v1", "versions", NULL, "checkpoint"}, 0, SCOPES_WEIGHTS, handle_checkpoint},
     {GETS, 4, {"v1", "versions", NULL, "theta"}, 0, SCOPES_FIGURES, handle_theta},
     {GETS, 4, {"v1", "versions", NULL, "update"}, 0, SCOPES_WEIGHTS, handle_update},
+    {GETS, 4, {"v1", "versions", NULL, "ledger"}, 0, SCOPES_WEIGHTS, handle_ledger},
     OPERATOR("drain"),
     OPERATOR("discard"),
     OPERATOR("rollback"),

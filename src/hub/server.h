@@ -42,7 +42,13 @@ enum brg_status run_rebuild(const char *run_dir, const char *checkpoint, struct 
 
 /* ---- The server ------------------------------------------------------------------------------------ */
 struct hub_server;
-struct notify; /* hub/notify_os.h */
+struct notify;                        /* hub/notify_os.h */
+struct hub_parent_options {           /* of a region: docs/hierarchy.md */
+    const char *url, *name;           /* of the parent; this region's name as its site */
+    const char *token_file, *ca_file; /* NULL: as the environment says */
+    uint64_t rounds;                  /* of the region, for one of the parent */
+    time_ns timeout_ns;
+};
 struct hub_server_options {
     const char *run_dir;
     const char *listen;       /* NULL: as run.yaml says; "host:port", port 0 takes any free one */
@@ -50,7 +56,8 @@ struct hub_server_options {
     bool rollback;            /* goes back to rollback_to before anybody is answered */
     uint64_t rollback_to;
     uint64_t verify_now_bytes; /* a larger head is verified while serving; 0: 256 MiB */
-    struct notify *alive;      /* NULL, or who is told that the machine moves; kept until close */
+    const struct hub_parent_options *parent; /* NULL: no region; borrowed */
+    struct notify *alive; /* NULL, or who is told that the machine moves; kept until close */
     /* From hub_journal_open; taken, whatever comes. NULL: opens the run's journal itself. */
     struct journal *journal;
     struct hub *hub; /* a machine that has seen all of journal; NULL: rebuilds it */
@@ -67,6 +74,8 @@ enum brg_status hub_journal_open(const struct run_dir *run, const char *name, bo
  * E_BUSY: another hub has it; E_PORT; E_JOURNAL, E_CORRUPT: the run's files. */
 enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_server **out,
                                 struct err *e) MUST_USE;
+/* Not BRG_OK: it cannot be a region any more (the parent refused it for good); the process should end. */
+enum brg_status hub_server_failed(struct hub_server *s, struct err *e);
 const char *hub_server_url(const struct hub_server *s);
 /* "", or HOST:PORT where this machine reaches it, when url has a name that may lead elsewhere. */
 const char *hub_server_connect(const struct hub_server *s);

@@ -27,6 +27,7 @@
 #include "hub/events_os.h"
 #include "hub/notify_os.h"
 #include "hub/server_os.h"
+#include "hub/uplink_os.h"
 
 enum { PROBE_BYTES = 4 << 20, TICK_MAX_MS = 250, CONNECTIONS_MIN = 512 };
 enum { VERIFY_NOW_BYTES = 256 << 20 };
@@ -385,6 +386,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
         if (hash_is_zero(&s->verify)) server_retain_all(s);
         start_machine(s);
         if (o->rollback) st = roll_back(s, o->rollback_to, e);
+        if (st == BRG_OK && o->parent != NULL) st = uplink_open(s, o->parent, &s->uplink, e);
     }
     if (st == BRG_OK) {
         s->tick_runs = pthread_create(&s->tick_thread, NULL, tick_main, s) == 0;
@@ -392,6 +394,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
         st = server_listen(s, o->listen != NULL ? o->listen : s->dir.settings.listen,
                            o->connections_max > 0 ? o->connections_max : connections_for(s), e);
     }
+    if (st == BRG_OK && s->uplink != NULL) st = uplink_start(s->uplink, e);
     if (st != BRG_OK) {
         hub_server_close(s);
         return st;
@@ -408,7 +411,13 @@ const char *hub_server_connect(const struct hub_server *s) {
     return s->connect;
 }
 
+enum brg_status hub_server_failed(struct hub_server *s, struct err *e) {
+    return s->uplink != NULL ? uplink_failed(s->uplink, e) : BRG_OK;
+}
+
 void hub_server_close(struct hub_server *s) {
+    if (s->uplink != NULL) uplink_close(s->uplink);
+    s->uplink = NULL;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     s->mode = SERVER_STOPPING; /* requests that come now are refused; the queue is still written */
     pthread_cond_broadcast(&s->work);

@@ -25,6 +25,7 @@
 struct MHD_Daemon;
 struct events;
 struct gate;
+struct uplink;
 
 enum server_mode {
     SERVER_SERVING = 0,
@@ -76,6 +77,7 @@ struct hub_server {
     struct listening listening;
     struct events *events; /* who watches: events_os.h */
     struct gate *gate;     /* who gets in: gate_os.h */
+    struct uplink *uplink; /* to its parent: uplink_os.h; NULL: it has none */
     char url[400],
         connect[128]; /* connect: "", or where it is on this machine if not at url's name */
     time_ns started;

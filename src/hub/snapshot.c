@@ -15,8 +15,13 @@
 #include "hub/machine.h"
 
 /* 3 has the codec of updates before the counters; 5 that, and placement before the ledger (4 had it without budgets and
- * estimates). A run without these stays readable for older programs. */
-enum { SNAPSHOT_LAYOUT = 2, SNAPSHOT_LAYOUT_DOWN = 3, SNAPSHOT_LAYOUT_PLACE = 5 };
+ * estimates); 9 all of that, and a region's before the ledger. A run without these stays readable for older programs. */
+enum {
+    SNAPSHOT_LAYOUT = 2,
+    SNAPSHOT_LAYOUT_DOWN = 3,
+    SNAPSHOT_LAYOUT_PLACE = 5,
+    SNAPSHOT_LAYOUT_REGION = 9
+};
 static const char magic[8] = {'B', 'R', 'G', 'S', 'N', 'A', 'P', '1'};
 
 /* ---- Encoding
@@ -49,8 +54,10 @@ static void version_put(const struct hub_version *row, struct buf *out) {
 
 void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_put(out, magic, sizeof magic);
-    bool place = h->facilities_count > 0 || h->order_last > 0;
-    buf_u32(out, place          ? SNAPSHOT_LAYOUT_PLACE
+    bool region = h->parent_site > 0;
+    bool place = region || h->facilities_count > 0 || h->order_last > 0;
+    buf_u32(out, region         ? SNAPSHOT_LAYOUT_REGION
+                 : place        ? SNAPSHOT_LAYOUT_PLACE
                  : h->down != 0 ? SNAPSHOT_LAYOUT_DOWN
                                 : SNAPSHOT_LAYOUT);
     buf_put(out, h->s.run.v, ID_BYTES);
@@ -75,6 +82,7 @@ void hub_snapshot(const struct hub *h, struct buf *out) {
     buf_u32(out, h->head);
     for (uint32_t i = 0; i < h->versions_count; i++) version_put(&h->versions[i], out);
     if (place) hub_facilities_put(h, out);
+    if (region) hub_region_put(h, out);
     ledger_encode(h->ledger, out);
     hub_health_put(h, out);
 }
@@ -115,9 +123,12 @@ static bool site_get(struct hub *h, struct reader *r) {
     uint64_t *const words[] = {&s.req_last,      &s.contributions, &s.merged,    &s.rejected,
                                &s.tokens_merged, &s.last_tokens,   &s.last_steps};
     for (size_t i = 0; i < ARRAY_COUNT(words); i++) *words[i] = get_u64(r);
-    if (!r->ok || !wire_name_valid(s.name) || hub_site_named(h, s.name, &number)) return false;
+    bool parent = strcmp(s.name, HUB_PARENT) == 0;
+    if (!r->ok || !(parent || wire_name_valid(s.name)) || hub_site_named(h, s.name, &number))
+        return false;
     *hub_site_add(h) = s;
     hub_site_index(h, h->sites_count);
+    if (parent) h->parent_site = h->sites_count;
     return true;
 }
 
@@ -175,6 +186,9 @@ static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err
     if (!r->ok || (h->opened && (head >= h->versions_count || !h->versions[head].on_branch)))
         return false;
     h->head = head;
+    if ((layout == SNAPSHOT_LAYOUT_REGION) != (h->parent_site > 0)) return false;
+    if (layout == SNAPSHOT_LAYOUT_REGION && (!hub_facilities_get(h, r) || !hub_region_get(h, r)))
+        return false;
     if (layout == SNAPSHOT_LAYOUT_PLACE) {
         if (!hub_facilities_get(h, r)) return false;
         if (h->facilities_count == 0 && h->order_last == 0) return false;
@@ -194,7 +208,8 @@ enum brg_status hub_restore(struct hub *h, uint64_t seq, const void *data, size_
     const void *head = get_bytes(&r, sizeof magic);
     bool good = head && memcmp(head, magic, sizeof magic) == 0;
     uint32_t layout = get_u32(&r);
-    good = good && (layout >= SNAPSHOT_LAYOUT && layout <= SNAPSHOT_LAYOUT_PLACE);
+    good = good && ((layout >= SNAPSHOT_LAYOUT && layout <= SNAPSHOT_LAYOUT_PLACE) ||
+                    layout == SNAPSHOT_LAYOUT_REGION);
     struct id128 run = {0};
     bytes_get(&r, run.v, ID_BYTES);
     if (good && r.ok && !id_equal(&run, &h->s.run))

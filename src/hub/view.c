@@ -127,6 +127,9 @@ void hub_blobs(const struct hub *h, void (*visit)(void *user, const struct hash 
         kept++;
         visit(user, &v->v.checkpoint);
     }
+    for (uint32_t i = 0; i < h->versions_count; i++)
+        if (!hash_is_zero(&h->versions[i].taken_blob)) visit(user, &h->versions[i].taken_blob);
+    if (h->taking.bytes > 0) visit(user, &h->taking.blob);
     for (const struct delta *d = ledger_staged_first(h->ledger); d; d = d->list_next)
         if (!hash_is_zero(&d->blob)) visit(user, &d->blob); /* I11 */
     for (const struct delta *d = ledger_final_first(h->ledger); d; d = d->list_next)
@@ -187,7 +190,7 @@ const char *hub_fault(const struct hub *h) {
     for (uint32_t i = 1; i <= h->sites_count; i++) {
         const struct hub_site *s = &h->sites[i];
         HOLDS(s->inc > 0);
-        HOLDS(ledger_site_leases(h->ledger, i) <= WIRE_LEASES_MAX);
+        HOLDS(i == h->parent_site || ledger_site_leases(h->ledger, i) <= WIRE_LEASES_MAX);
         for (const struct lease *a = ledger_site_first(h->ledger, i); a; a = a->site_next)
             HOLDS(a->inc == s->inc); /* I3: only the newest incarnation holds leases */
         leases += ledger_site_leases(h->ledger, i);

@@ -59,4 +59,8 @@ enum brg_status client_download(struct client *c, uint64_t version, const char *
 enum brg_status client_download_update(struct client *c, uint64_t version, const char *path,
                                        struct err *e) MUST_USE;
 
+/* The same of the ledger in version's checkpoint. E_MISSING: this hub has it not apart, or not any more. */
+enum brg_status client_download_ledger(struct client *c, uint64_t version, const char *path,
+                                       struct err *e) MUST_USE;
+
 #endif

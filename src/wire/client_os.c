@@ -503,3 +503,8 @@ enum brg_status client_download_update(struct client *c, uint64_t version, const
                                        struct err *e) {
     return download(c, version, "update", path, e);
 }
+
+enum brg_status client_download_ledger(struct client *c, uint64_t version, const char *path,
+                                       struct err *e) {
+    return download(c, version, "ledger", path, e);
+}

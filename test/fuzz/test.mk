@@ -8,6 +8,7 @@ FUZZ_ARGS_delta = -max_len=512
 FUZZ_ARGS_update = -max_len=512
 FUZZ_ARGS_journal = -max_len=300
 FUZZ_ARGS_snapshot = -max_len=120
+FUZZ_ARGS_region = -max_len=1200
 FUZZ_ARGS_ledger = -max_len=120
 FUZZ_ARGS_site = -max_len=120
 FUZZ_ARGS_http = -max_len=200
