@@ -4,6 +4,7 @@
  *   beringia sim --seeds N [--first N]     seeds 1 .. N; the last line is key=value
  *   beringia sim --seed N                  one seed, with a readable trace
  *   beringia sim --sites N                 N sites in each seed, up to a thousand
+ *   beringia sim --levels 2|3              trees of hubs: levels.h
  * The exit status is 0, or 1 where a seed violated something (or, from 10,000 seeds on, where a mark
  * was reached by none). */
 #include <fcntl.h>
@@ -17,6 +18,7 @@
 
 #include "base/mutant.h"
 #include "cli/cli.h"
+#include "sim/levels.h"
 #include "sim/sim.h"
 
 enum { SEEDS_USUAL = 1000, SEEDS_FOR_MARKS = 10000, TWICE_EVERY = 64, VIOLATIONS_MAX = 5 };
@@ -24,7 +26,7 @@ enum { SYNC_ONE_IN = 4 };      /* seeds with synchronous rounds */
 enum { POSITIONS_A_SITE = 8 }; /* as world.c draws them */
 
 struct options {
-    uint64_t first, count, list_count, sites, synchronous;
+    uint64_t first, count, list_count, sites, synchronous, levels;
     uint64_t *list;
     bool one, trace, marks, twice, quick, mutants;
 };
@@ -52,6 +54,7 @@ static void help(void) {
         "  --seed N       one seed, with its trace\n"
         "  --sites N      so many sites in each seed, 1 to 1000 (else a seed draws 1 to 5)\n"
         "  --synchronous N   one seed in N begins with synchronous rounds (4); 0: none, 1: each\n"
+        "  --levels N     2 or 3: trees of hubs, each a site of the one above it, and their sites\n"
         "  --file PATH    the seeds that stand in this file, one a line, # begins a comment\n"
         "  --no-trace     one seed without its trace\n"
         "  --twice        run each seed twice and compare the traces\n"
@@ -174,6 +177,10 @@ static const struct {
 #undef X
 };
 
+static bool of_levels(const char *name) {
+    return strncmp(name, "REGION_", 7) == 0 || strncmp(name, "UPLINK_", 7) == 0;
+}
+
 /* In a process of its own: a broken machine may do anything. 0: survived; else the seeds it took. */
 static uint64_t hunt(int mutant, uint64_t seeds, char why[400]) {
     int pipe_fd[2];
@@ -190,8 +197,12 @@ static uint64_t hunt(int mutant, uint64_t seeds, char why[400]) {
         struct sim *m = sim_create();
         m->sync_one_in = SYNC_ONE_IN;
         uint64_t seed = 1;
-        while (seed <= seeds && sim_run(m, seed, false)) seed++;
-        found[0] = seed <= seeds ? seed : 0;
+        if (of_levels(mutants[mutant].name)) { /* they break what a single hub does not have */
+            found[0] = lv_hunt(3, seeds / 10, m->why);
+        } else {
+            while (seed <= seeds && sim_run(m, seed, false)) seed++;
+            found[0] = seed <= seeds ? seed : 0;
+        }
         bool told = write(pipe_fd[1], found, sizeof found) == sizeof found &&
                     write(pipe_fd[1], m->why, sizeof m->why) == sizeof m->why;
         _exit(told ? 0 : 1);
@@ -292,6 +303,9 @@ int cmd_sim(int argc, char **argv) {
             i++;
         else if (strcmp(a, "--synchronous") == 0 && parse_u64(v, &o.synchronous))
             i++;
+        else if (strcmp(a, "--levels") == 0 && parse_u64(v, &o.levels) &&
+                 (o.levels == 2 || o.levels == 3))
+            i++;
         else if (strcmp(a, "--seed") == 0 && parse_u64(v, &o.first))
             o.count = 1, o.one = o.trace = true, i++;
         else if (strcmp(a, "--file") == 0 && file_read(&o, v))
@@ -300,6 +314,13 @@ int cmd_sim(int argc, char **argv) {
             return cli_usage("sim", "option is not understood, or its value:", a);
     }
     if (no_trace) o.trace = false;
+    if (o.levels > 0) {
+        bool other = o.sites > 0 || o.list_count > 0 || o.marks || o.mutants;
+        mem_free(o.list);
+        if (other)
+            return cli_usage("sim", "goes with --seeds, --first and --seed alone:", "--levels");
+        return cmd_sim_levels((uint32_t)o.levels, o.first, o.count, o.trace);
+    }
     if (o.sites > SIM_SITES || o.sites * POSITIONS_A_SITE > SIM_POSITIONS) {
 #ifndef SIM_MANY
         if (cmd_sim_many != NULL) {

@@ -59,7 +59,19 @@
     X(GRADIENT_KEPT, 0, "a gradient counts again after a restart, and its samples come again")     \
     X(GRADIENT_SAVED, 0, "a local checkpoint has samples as done whose gradient is lost")          \
     X(GRADIENT_LATE, 0, "a staged gradient stays when the head moves on under it")                 \
-    X(SYNC_TWICE, 0, "a replay takes a synchronous step twice")
+    X(SYNC_TWICE, 0, "a replay takes a synchronous step twice")                                    \
+    X(REGION_OFFERS_MORE, 0, "a region offers a position that its parent did not lease to it")     \
+    X(REGION_ROLLBACK_OFFERS, 0, "a rollback in a region leaves its positions to be given")        \
+    X(REGION_TAKES_TWICE, 0, "a version of the parent goes into two merges")                       \
+    X(REGION_TAKES_DURING_MERGE, 0, "a version of the parent joins a merge that is under way")     \
+    X(REGION_LEAVES_OUT, 0, "the parent's positions are merged without its weights")               \
+    X(REGION_WITHDRAWS_HALF, 0, "a version that cannot be used leaves its positions staged")       \
+    X(REGION_GOES_BACK, 0, "a region goes back to a version in between")                           \
+    X(UPLINK_KEEPS_LOST, 1, "a region works on after its lease went to others")                    \
+    X(UPLINK_CUTS_EARLY, 0, "a region hands in a set that is not merged yet")                      \
+    X(UPLINK_TAKES_BLIND, 0, "a version is taken in before it is known what of ours it has")       \
+    X(UPLINK_OWN_TWICE, 0, "a region takes its own contribution in once more")                     \
+    X(UPLINK_SETTLES_EARLY, 0, "a contribution is over before its version is taken in")
 
 enum mutant {
     MUTANT_NONE,
