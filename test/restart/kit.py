@@ -238,9 +238,10 @@ def uninterrupted(world, name="whole", ranks=2, **kw):
     return hashed, r
 
 
-def interrupted(world, name, dead, harm, source, whole, ranks=2, later=3, **kw):
+def interrupted(world, name, dead, harm, source, whole, ranks=2, later=3, then=(), **kw):
     """A run whose ranks `dead` are killed some steps after its last local checkpoint; harm(run) is what happens to
-    memory; then it goes on from `source`, and its last weights are `whole`. Gives the figures of the start."""
+    memory; then it goes on from `source`, with the words `then`, and its last weights are `whole`. Gives the figures of the
+    start."""
     r = Run(world, name, ranks, **kw)
     r.start()
     held = r.hold_disk()
@@ -250,7 +251,7 @@ def interrupted(world, name, dead, harm, source, whole, ranks=2, later=3, **kw):
     held_MiB = r.holds_what_it_said()
     harm(r)
     r.let_disk()
-    r.start(slow=False)
+    r.start(slow=False, more=then)
     resumed, first = r.wait_event("resumed"), r.wait_event("first_step")
     wall = time.monotonic() - r.began
     want(resumed["from"] == source, f"{name}: it went on from {resumed['from']}, not from {source}")
