@@ -235,8 +235,8 @@ void hub_roll_back(struct hub *h, uint64_t version, bool decided);
 
 /* ---- view.c
  * ------------------------------------------------------------------------------------- */
-/* The condition of I2-I7, I9, I12, H2, H3 or H7 that does not hold, as text; NULL: all do. hub_check panics over it, a
- * snapshot is refused. */
+/* The condition of I3, I5-I7, H2, H3 or H7 that does not hold beside a sound ledger, as text; NULL: all do. hub_check panics
+ * over it, a snapshot is refused. */
 const char *hub_fault(const struct hub *h);
 
 /* ---- apply.c

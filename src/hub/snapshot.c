@@ -194,7 +194,7 @@ static bool hub_get(struct hub *h, struct reader *r, uint32_t layout, struct err
         if (h->facilities_count == 0 && h->order_last == 0) return false;
     }
     struct ledger *l;
-    if (ledger_decode(r, h->s.epochs, &l, e) != BRG_OK) return false;
+    if (ledger_decode(r, h->s.epochs, h->sites_count, &l, e) != BRG_OK) return false;
     ledger_destroy(h->ledger);
     h->ledger = l;
     return hub_health_get(h, r) && hub_fault(h) == NULL;

@@ -18,7 +18,7 @@
 #include <string.h>
 
 static const char magic[8] = {'B', 'R', 'G', 'L', 'E', 'D', 'G', '1'};
-enum { RUN_OPEN = 0, RUN_MERGED = 1, RUN_SKIPPED = 2, SITE_MAX = 1 << 20 };
+enum { RUN_OPEN = 0, RUN_MERGED = 1, RUN_SKIPPED = 2 };
 
 /* ---- Varints
  * ------------------------------------------------------------------------------------ */
@@ -328,7 +328,7 @@ static bool epoch_get(struct ledger *l, struct reader *r) {
     return r->ok && pos == l->positions;
 }
 
-static bool lease_get(struct ledger *l, struct reader *r, uint64_t *tok_before) {
+static bool lease_get(struct ledger *l, struct reader *r, uint32_t sites, uint64_t *tok_before) {
     struct lease_span spans[LEASE_SPANS_MAX];
     struct lease_grant g = {.spans = spans};
     g.tok = get_u64(r);
@@ -339,7 +339,7 @@ static bool lease_get(struct ledger *l, struct reader *r, uint64_t *tok_before) 
     g.epoch = get_u32(r);
     g.spans_count = get_u32(r);
     if (!r->ok || g.spans_count == 0 || g.spans_count > LEASE_SPANS_MAX) return false;
-    if (g.site > SITE_MAX || g.epoch >= l->epochs_count) return false;
+    if (g.site > sites || g.epoch >= l->epochs_count) return false;
     if (g.tok <= *tok_before || g.tok > l->tok_last) return false;
     *tok_before = g.tok;
     for (uint32_t i = 0; i < g.spans_count; i++) {
@@ -382,7 +382,7 @@ static bool live_get(struct ledger *l, struct delta *d, struct reader *r) {
     return true;
 }
 
-static bool delta_get(struct ledger *l, struct reader *r, bool staged) {
+static bool delta_get(struct ledger *l, struct reader *r, uint32_t sites, bool staged) {
     struct delta d = {0};
     const void *p = get_bytes(r, ID_BYTES);
     if (p) memcpy(d.did.v, p, ID_BYTES);
@@ -397,7 +397,7 @@ static bool delta_get(struct ledger *l, struct reader *r, bool staged) {
     bool has_reason = flag_get(r);
     if (has_reason) (void)get_str(r, reason, sizeof reason);
     uint32_t toks = get_u32(r);
-    if (!r->ok || toks > LEASE_PARTS_MAX || d.site > SITE_MAX || d.serial > l->serial_last)
+    if (!r->ok || toks > LEASE_PARTS_MAX || d.site > sites || d.serial > l->serial_last)
         return false;
     if (staged != (state == DELTA_STAGED) || state < DELTA_STAGED || state > DELTA_DISCARDED)
         return false;
@@ -422,7 +422,7 @@ static bool delta_get(struct ledger *l, struct reader *r, bool staged) {
     return true;
 }
 
-static bool ledger_get(struct ledger *l, struct reader *r) {
+static bool ledger_get(struct ledger *l, struct reader *r, uint32_t sites) {
     l->tok_last = get_u64(r);
     l->serial_last = get_u64(r);
     l->version_last = get_u64(r);
@@ -439,22 +439,22 @@ static bool ledger_get(struct ledger *l, struct reader *r) {
     uint64_t tok = 0;
     uint32_t leases = get_u32(r);
     for (uint32_t i = 0; i < leases && r->ok; i++)
-        if (!lease_get(l, r, &tok)) return false;
+        if (!lease_get(l, r, sites, &tok)) return false;
     for (int staged = 0; staged < 2; staged++) {
         uint32_t deltas = get_u32(r);
         for (uint32_t i = 0; i < deltas && r->ok; i++)
-            if (!delta_get(l, r, staged == 1)) return false;
+            if (!delta_get(l, r, sites, staged == 1)) return false;
     }
     return r->ok && ledger_fault(l) == NULL;
 }
 
-enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, struct ledger **out,
-                              struct err *e) {
+enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, uint32_t sites_max,
+                              struct ledger **out, struct err *e) {
     uint64_t positions = get_u64(r);
     struct ledger *l = NULL;
     if (r->ok && positions > 0 && epochs_max <= LEDGER_EPOCHS_MAX) {
         l = ledger_create(positions, epochs_max);
-        if (ledger_get(l, r)) {
+        if (ledger_get(l, r, sites_max)) {
             *out = l;
             return BRG_OK;
         }

@@ -238,8 +238,9 @@ enum brg_status ledger_checkpoint_decode(const void *data, size_t n, uint32_t ep
     MUST_USE;
 /* The whole durable state, canonical: equal states give equal bytes. */
 void ledger_encode(const struct ledger *l, struct buf *out);
-enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, struct ledger **out,
-                              struct err *e) MUST_USE;
+/* Refused where it is not sound (ledger_fault), or names a site above sites_max. */
+enum brg_status ledger_decode(struct reader *r, uint32_t epochs_max, uint32_t sites_max,
+                              struct ledger **out, struct err *e) MUST_USE;
 /* The runs of one epoch as in a checkpoint, for the digest of its seal. planned_version: as above,
  * 0: none. */
 void ledger_runs_encode(const struct ledger *l, uint32_t epoch, uint64_t planned_version,

@@ -386,7 +386,7 @@ static void op_bytes(struct pair *t) {
     struct reader r = reader_of(b.data, b.bytes_count);
     struct ledger *copy = NULL;
     struct err e;
-    assert_int_equal(ledger_decode(&r, EPOCHS, &copy, &e), BRG_OK);
+    assert_int_equal(ledger_decode(&r, EPOCHS, 1000, &copy, &e), BRG_OK);
     ledger_encode(copy, &again);
     assert_int_equal(b.bytes_count, again.bytes_count);
     assert_memory_equal(b.data, again.data, b.bytes_count);
@@ -398,7 +398,7 @@ static void op_bytes(struct pair *t) {
     else
         b.bytes_count = below(t, (uint32_t)b.bytes_count);
     r = reader_of(b.data, b.bytes_count);
-    if (ledger_decode(&r, EPOCHS, &copy, &e) == BRG_OK) ledger_destroy(copy);
+    if (ledger_decode(&r, EPOCHS, 1000, &copy, &e) == BRG_OK) ledger_destroy(copy);
     buf_fini(&b);
     buf_fini(&again);
 }
@@ -542,7 +542,7 @@ static struct ledger *clone(const struct ledger *l) {
     ledger_encode(l, &b);
     struct reader r = reader_of(b.data, b.bytes_count);
     struct ledger *copy = NULL;
-    assert_int_equal(ledger_decode(&r, 1, &copy, &e), BRG_OK);
+    assert_int_equal(ledger_decode(&r, 1, 1000, &copy, &e), BRG_OK);
     buf_fini(&b);
     return copy;
 }
