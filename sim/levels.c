@@ -284,14 +284,14 @@ static void say_state(const struct lv_world *w) {
         lv_say(
             w,
             "%s: head %llu%s%s: available %llu leased %llu staged %llu merged %llu skipped %llu; "
-            "taken %llu%s; open %u next %u%s pending %u%s merged %llu cut %llu%s",
+            "taken %llu%s; open %u next %u%s pending %u%s merged %llu cut %llu",
             n->name, (unsigned long long)v.head, v.complete ? " complete" : "",
             n->h->merge != NULL ? " merging" : "", (unsigned long long)v.counts.available,
             (unsigned long long)v.counts.leased, (unsigned long long)v.counts.staged,
             (unsigned long long)v.counts.merged, (unsigned long long)v.counts.skipped,
             (unsigned long long)r.taken, r.taking ? " taking" : "", s->current.count, s->next.count,
             n->link.next_closed ? " closed" : "", s->pending.count, s->staged ? " staged" : "",
-            (unsigned long long)s->merged, (unsigned long long)s->cut, n->link.done ? " done" : "");
+            (unsigned long long)s->merged, (unsigned long long)s->cut);
     }
 }
 

@@ -52,9 +52,9 @@ struct lv_uplink {
     bool file;                    /* the contribution's file is there */
     float delta[LV_WEIGHTS];      /* in it */
     /* volatile */
-    bool member, next_closed, done, asking;
+    bool member, next_closed, asking;
     uint32_t inc;
-    uint64_t req, head, cut_until; /* cut_until: no way to the parent until that turn */
+    uint64_t req, head, ask_at, cut_until; /* turns; cut_until: no way to the parent until then */
     struct id128 boot;
     struct wire_request lease_ask; /* while asking */
 };

@@ -84,7 +84,8 @@ void lv_uplink_start(struct lv_hub *n) {
     struct lv_uplink *u = &n->link;
     u->st = u->disk;
     u->st.staged = false;
-    u->member = u->done = u->asking = false;
+    u->member = u->asking = false;
+    u->ask_at = 0;
     u->head = 0;
     u->boot = lv_name(n->w);
     u->next_closed = u->st.next.count > 0;
@@ -267,7 +268,7 @@ static bool lease_ask(struct lv_hub *n) {
     if (!up_ask(n, &u->lease_ask, &a)) return false;
     u->asking = false;
     if (a.code == WIRE_COMPLETE) {
-        u->done = true;
+        u->ask_at = n->w->turn + 200; /* a rollback there may undo it */
         return true;
     }
     if (a.u.lease.granted) {
@@ -288,7 +289,7 @@ static bool leases(struct lv_hub *n) {
     if (!(v.taken == 0 && u->head > 0)) (void)hold(n);
     uint32_t held = u->st.current.count + u->st.next.count +
                     (u->st.has_pending && !u->st.staged ? u->st.pending.count : 0);
-    if (u->next_closed || u->done || held >= WIRE_LEASES_MAX) return true;
+    if (u->next_closed || n->w->turn < u->ask_at || held >= WIRE_LEASES_MAX) return true;
     return lease_ask(n);
 }
 
@@ -309,6 +310,11 @@ static bool pass(struct lv_hub *n) {
     if (!hand_in(n)) return false;
     bool back = u->st.merged > u->head;
     if (u->st.staged && (u->st.merged == 0 || back) && !outcome_ask(n)) return false;
+    /* Heartbeats have a thread of their own: the head may be told anew after the outcome was asked. */
+    if (prng_below(&n->w->g, 3) == 0) {
+        if (n->up->alive) lv_hub_merge(n->up);
+        if (!beat(n)) return false;
+    }
     return take_in(n) && cut(n) && leases(n);
 }
 

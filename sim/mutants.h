@@ -67,7 +67,7 @@
     X(REGION_LEAVES_OUT, 0, "the parent's positions are merged without its weights")               \
     X(REGION_WITHDRAWS_HALF, 0, "a version that cannot be used leaves its positions staged")       \
     X(REGION_GOES_BACK, 0, "a region goes back to a version in between")                           \
-    X(UPLINK_KEEPS_LOST, 1, "a region works on after its lease went to others")                    \
+    X(UPLINK_KEEPS_LOST, 0, "a region works on after its lease went to others")                    \
     X(UPLINK_CUTS_EARLY, 0, "a region hands in a set that is not merged yet")                      \
     X(UPLINK_TAKES_BLIND, 0, "a version is taken in before it is known what of ours it has")       \
     X(UPLINK_OWN_TWICE, 0, "a region takes its own contribution in once more")                     \

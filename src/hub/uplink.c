@@ -259,7 +259,8 @@ enum uplink_take uplink_take_due(const struct hub *h, const struct uplink_state 
     struct hub_region_view v;
     hub_region(h, 0, &v);
     *own_in = s->has_pending && s->merged > 0 && s->merged <= head && !MUTANT(UPLINK_OWN_TWICE);
-    if (v.taking || v.merging || head == v.taken) return UPLINK_TAKE_NOT;
+    bool merging = v.merging && !MUTANT(REGION_TAKES_DURING_MERGE);
+    if (v.taking || merging || head == v.taken) return UPLINK_TAKE_NOT;
     if (head < v.taken) return UPLINK_TAKE_RESET;
     /* N5: what became of ours was asked after this head was told: it is in it, or in none up to it. */
     bool known = !s->has_pending || s->merged > 0 || !s->staged;

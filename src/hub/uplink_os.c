@@ -386,7 +386,8 @@ static enum brg_status lease_ask(struct uplink *u, bool *did, struct err *e) {
     TRY(uplink_ask(u, &q, &a, e));
     u->lease_req = 0;
     if (a.code == WIRE_COMPLETE) {
-        u->done = true;
+        enum { COMPLETE_BEATS = 10 }; /* a rollback there may undo it */
+        u->lease_at = os_now() + COMPLETE_BEATS * u->heartbeat_ns;
         return BRG_OK;
     }
     const struct wire_lease_answer *l = &a.u.lease;
@@ -429,7 +430,10 @@ static enum brg_status leases(struct uplink *u, bool *did, struct err *e) {
     bool behind = v.taken == 0 && u->head > 0, drain = u->drain;
     CHECK(pthread_mutex_unlock(&u->lock) == 0);
     if (!behind) TRY(hold(u, e));
-    if (u->next_closed || u->done || drain || os_now() < u->lease_at || !sites_live(u) ||
+    /* A set that was asked for before the sites' speed was known is asked for again while there is time. */
+    bool small = u->st.next.count < UPLINK_ASKED_MAX &&
+                 4 * uplink_samples(&u->st.next) < 3 * set_want(u);
+    if ((u->next_closed && !small) || drain || os_now() < u->lease_at || !sites_live(u) ||
         leases_held(u) >= WIRE_LEASES_MAX)
         return BRG_OK;
     return lease_ask(u, did, e);

@@ -33,10 +33,10 @@ struct uplink {
     bool worker_runs, beater_runs;
     /* of the worker alone */
     struct uplink_state st;
-    struct wire_run run;    /* the parent's; run.seq_len 0: not asked yet */
-    bool next_closed, done; /* done: nothing is left at the parent */
-    bool root_fine;         /* the parent's version 0 is ours */
-    uint64_t lease_req;     /* number of the LEASE that is not answered yet; 0: none */
+    struct wire_run run; /* the parent's; run.seq_len 0: not asked yet */
+    bool next_closed;    /* nothing more is asked for it */
+    bool root_fine;      /* the parent's version 0 is ours */
+    uint64_t lease_req;  /* number of the LEASE that is not answered yet; 0: none */
     struct wire_lease_request lease_asked;
     time_ns lease_at;
     uint32_t term_seen;

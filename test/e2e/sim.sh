@@ -23,6 +23,8 @@ run() {
 run sim_seeds_that_failed_once --file "$ROOT/test/seeds/sim.txt" --synchronous 0
 run sim_two_thousand_seeds --seeds 2000
 run sim_synchronous_rounds --seeds 1000 --synchronous 1
+run sim_two_levels_of_hubs --levels 2 --seeds 100
+run sim_three_levels_of_hubs --levels 3 --seeds 40
 run sim_a_hundred_sites --sites 100 --seeds 3
 run sim_seeds_of_synchronous_rounds_that_failed_once --file "$ROOT/test/seeds/synchronous.txt" --synchronous 1
 run sim_the_same_seed_the_same_trace --seeds 100 --twice
