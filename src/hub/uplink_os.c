@@ -492,8 +492,12 @@ static enum brg_status work_once(struct uplink *u, bool *did, bool *drained, str
     TRY(hand_in(u, did, e));
     CHECK(pthread_mutex_lock(&u->lock) == 0);
     bool back = u->st.merged > u->head; /* it was merged, and the parent went back behind that */
+    /* Asked when there is another head, and else no oftener than heartbeats: this line is a long one. */
+    bool due = u->head != u->outcome_head || os_now() >= u->outcome_at;
+    u->outcome_head = u->head;
+    if (due) u->outcome_at = os_now() + u->heartbeat_ns;
     CHECK(pthread_mutex_unlock(&u->lock) == 0);
-    if (u->st.staged && (u->st.merged == 0 || back)) TRY(outcome_ask(u, e));
+    if (due && u->st.staged && (u->st.merged == 0 || back)) TRY(outcome_ask(u, e));
     TRY(uplink_take_in(u, did, e));
     TRY(uplink_cut(u, did, e));
     return leases(u, did, e);

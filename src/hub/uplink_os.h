@@ -38,7 +38,8 @@ struct uplink {
     bool root_fine;      /* the parent's version 0 is ours */
     uint64_t lease_req;  /* number of the LEASE that is not answered yet; 0: none */
     struct wire_lease_request lease_asked;
-    time_ns lease_at;
+    time_ns lease_at, outcome_at;
+    uint64_t outcome_head; /* the parent's, when the outcome was asked last */
     uint32_t term_seen;
     struct hash term_seal, head_seal, head_theta;
     uint64_t head_sealed; /* the version that head_theta and head_seal are of */
