@@ -325,6 +325,11 @@ test-slurm: all
 test-security: all
 	@BERINGIA=$(CURDIR)/$(B)/beringia ROOT=$(CURDIR) test/security/run $(T)
 
+# Two regions with two sites each over an ocean of 90 ms, beside a flat star; docs/hierarchy.md
+.PHONY: test-hierarchy
+test-hierarchy: all
+	@test/hierarchy/run --build $(B) $(ARGS)
+
 # The journal on a PostgreSQL server and standby hubs; the server is started by it. A short form is in `make test`, where a
 # server is installed. docs/store.md, docs/operating.md
 .PHONY: test-postgres
@@ -405,6 +410,7 @@ help:
 	@echo "make test-sync        synchronous rounds: three sites beside a central run, 100 steps, kills; docs/outer.md"
 	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
 	@echo "make test-docs [T=name]   every command block of the documents, run as it stands; test/docs/blocks.py"
+	@echo "make test-hierarchy  two regions with two sites each over an ocean, beside a flat star: bytes, perplexity, kills; docs/hierarchy.md"
 	@echo "make test-facilities  docs/three-facilities.md as it stands: real Slurm, proxies, namespaces (root)"
 	@echo "make test-postgres [ARGS='--minutes 4 --only NAME']  the journal on a PostgreSQL server, standby hubs; docs/store.md"
 	@echo "make test-net [T=name]    proxies, IPv6, a courier: network namespaces (root); docs/networks.md"
