@@ -72,6 +72,12 @@ static void of_hub(const struct walk *w, const struct hub_view *v, const struct 
         raise(w, "journal_away", ALARM_ERROR, "",
               "the server of the journal is not reached; only what is durable is read",
               "look at the database server; the hub goes on by itself and loses nothing");
+    if (x->objects != NULL && x->objects->down) {
+        (void)snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, x->objects->cause);
+        raise(w, "objects_down", ALARM_ERROR, "", text,
+              "sites are served by the hub itself meanwhile, nothing is lost; mend it, and the hub "
+              "goes on with it by itself (docs/s3.md)");
+    }
     if (v->held)
         raise(w, "hub_behind", ALARM_ERROR, "",
               "a site has seen more than this hub knows: nothing is given out or merged",

@@ -134,6 +134,25 @@ static void put_extra(const struct view_extra *x, struct buf *out, bool *first) 
     buf_u8(out, '}');
 }
 
+static void put_objects(const struct objects_view *o, struct buf *out, bool *first) {
+    bool inner = true;
+    if (o == NULL || !o->on) return;
+    json_key(out, first, "objects");
+    buf_u8(out, '{');
+    json_member_bool(out, &inner, "up", o->up);
+    json_member_text(out, &inner, "cause", o->cause);
+    json_member_u64(out, &inner, "objects", o->objects);
+    json_member_u64(out, &inner, "writes", o->writes);
+    json_member_u64(out, &inner, "reads", o->reads);
+    json_member_u64(out, &inner, "deletes", o->deletes);
+    json_member_u64(out, &inner, "failures", o->failures);
+    json_member_u64(out, &inner, "times_down", o->times_down);
+    json_member_u64(out, &inner, "bytes_up", o->bytes_up);
+    json_member_u64(out, &inner, "bytes_down", o->bytes_down);
+    json_member_f64(out, &inner, "cost", o->cost);
+    buf_u8(out, '}');
+}
+
 static void put_versions(const struct hub *h, uint64_t from, uint64_t head, uint32_t max,
                          struct buf *out, uint64_t *out_next) {
     uint32_t count = 0;
@@ -273,6 +292,7 @@ void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
     put_sites(h, now, out, &first);
     put_facilities(h, now, out, &first);
     links_view(x->links, out, &first);
+    put_objects(x->objects, out, &first);
     view_alarms(h, now, x, out, &first);
     json_key(out, &first, "versions");
     put_versions(h, v.head >= STATUS_VERSIONS ? v.head - STATUS_VERSIONS + 1 : 0, v.head,

@@ -6,12 +6,19 @@
 #include "hub/links.h"
 #include "hub/settings.h"
 
+struct objects_view {  /* of the run's object store: objects_os.h */
+    bool on, up, down; /* down: it was tried, and is not to be had */
+    char cause[300];
+    uint64_t objects, writes, reads, deletes, failures, bytes_up, bytes_down, times_down;
+    double cost; /* of the requests since the start, by blobs.price_writes and blobs.price_reads */
+};
 struct view_extra {                       /* what the shore knows and the machine does not */
     bool full, away, stopping, merge_bad; /* merge_bad: the last merge did not work */
     double wall;                          /* seconds since 1970: the others here are durations */
     double uptime_s, round_s, merge_s, publish_s;
     uint64_t merges, merges_failed, full_times, away_times, requests, uploads_bytes, seq_durable;
-    const struct hub_links *links; /* borrowed; may be NULL */
+    const struct hub_links *links;      /* borrowed; may be NULL */
+    const struct objects_view *objects; /* the same */
 };
 void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
                  const struct view_extra *x, struct buf *out);

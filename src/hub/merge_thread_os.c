@@ -14,6 +14,7 @@
 
 #include "base/fault.h"
 #include "hub/events_os.h"
+#include "hub/objects_os.h"
 #include "hub/server_os.h"
 
 /* ---- Looking into a delta ------------------------------------------------------------------------------ */
@@ -251,7 +252,9 @@ static void merge_once(struct hub_server *s, const struct plan_job *j) {
     if (st == BRG_OK) s->times.head_since = os_now();
     CHECK(pthread_mutex_unlock(&s->lock) == 0);
     if (st == BRG_OK) {
+        objects_ahead(s->objects, j->plan.version, &r.file, &r.theta);
         tell_merged(s, j, &r);
+        objects_settled(s->objects);
         events_merge_ended(s->events, j->plan.version, took);
     } else {
         (void)unlink(path);

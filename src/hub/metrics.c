@@ -150,6 +150,28 @@ static void put_hub(const struct hub_view *v, const struct view_extra *x,
     gauge(out, "process_threads", "Threads of the hub process.", (double)m->threads);
 }
 
+static void put_objects(const struct objects_view *o, struct buf *out) {
+    static const struct objects_view none = {.on = false};
+    if (o == NULL) o = &none;
+    gauge(out, "objects_up",
+          "1 while the object store of blobs.store answers; 0 where there is none.", o->up);
+    gauge(out, "objects", "Objects of kept versions that are in it.", (double)o->objects);
+    counter(out, "objects_down_total", "Times it was lost since the start.", (double)o->times_down);
+    head(out, "objects_requests_total", "counter",
+         "Requests of the hub to it since the start: writes (and lists), reads, deletes.");
+    labelled(out, "objects_requests_total", "kind", "writes", (double)o->writes);
+    labelled(out, "objects_requests_total", "kind", "reads", (double)o->reads);
+    labelled(out, "objects_requests_total", "kind", "deletes", (double)o->deletes);
+    counter(out, "objects_failures_total", "Of these, those that did not work.",
+            (double)o->failures);
+    counter(out, "objects_cost_total",
+            "Of these, what they cost by blobs.price_writes and blobs.price_reads.", o->cost);
+    counter(out, "objects_up_bytes_total", "Bytes that the hub put there since the start.",
+            (double)o->bytes_up);
+    counter(out, "objects_down_bytes_total", "Bytes that the hub fetched from there.",
+            (double)o->bytes_down);
+}
+
 /* ---- Sites ----------------------------------------------------------------------------------------- */
 static double of_up(const struct hub_site_view *v) {
     return v->joined && v->live;
@@ -316,6 +338,7 @@ void metrics_put(const struct hub *h, time_ns now, const struct run_settings *s,
     put_run(&v, &newest, s, out);
     put_ledger(&v, out);
     put_hub(&v, x, m, out);
+    put_objects(x->objects, out);
     put_sites(h, now, out);
     put_facilities(h, now, out);
     head(out, "alarm", "gauge", "1 for each alarm that stands; absent where it does not.");

@@ -63,6 +63,25 @@ static bool is_kept(const struct run_settings *r, uint64_t version, uint64_t new
     return r->keep_every > 0 && version % r->keep_every == 0;
 }
 
+size_t server_kept(struct hub_server *s, struct hub_version_view **out) {
+    struct hub_view view;
+    size_t count = 0, cap = 64;
+    struct hub_version_view *list = mem_alloc(cap, sizeof *list);
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    hub_view(s->hub, server_now(s), &view);
+    for (uint64_t v = 0; v <= view.head; v++) {
+        if (!is_kept(&s->dir.settings, v, view.head, &view)) continue;
+        if (count == cap) {
+            list = mem_grow(list, cap, 2 * cap, sizeof *list);
+            cap *= 2;
+        }
+        count += hub_version_find(s->hub, v, &list[count]);
+    }
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    *out = list;
+    return count;
+}
+
 /* A rolled-back version number may share its checkpoint with nobody; equal content may: ask all kept. */
 static bool shared_with_kept(struct hub_server *s, const struct hub_version_view *gone,
                              uint64_t newest, const struct hub_view *view) {

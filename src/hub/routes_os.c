@@ -11,6 +11,7 @@
 #include "hub/events_os.h"
 #include "hub/http_os.h"
 #include "hub/json_view.h"
+#include "hub/objects_os.h"
 #include "wire/json.h"
 
 enum { ROUNDS_MAX = 1000, QUARANTINE_MAX = 1000, VIEW_BYTES_MAX = 64 << 20 };
@@ -122,6 +123,7 @@ static enum MHD_Result handle_run(struct exchange *x) {
 /* Under the lock. */
 struct view_extra server_view_extra(struct hub_server *s) {
     time_ns now = os_now();
+    objects_look_at(s->objects, &s->objects_view);
     return (struct view_extra){
         .full = s->mode == SERVER_FULL,
         .away = s->away,
@@ -140,6 +142,7 @@ struct view_extra server_view_extra(struct hub_server *s) {
         .uploads_bytes = s->times.uploads_bytes,
         .seq_durable = s->seq_durable,
         .links = &s->links,
+        .objects = &s->objects_view,
     };
 }
 
@@ -270,6 +273,28 @@ static enum MHD_Result handle_theta(struct exchange *x) {
     return reply_json(x, 200, &b);
 }
 
+/* ---- Through the object store: docs/protocol.md section 13 ------------------------------------------------ */
+static bool argument_is_one(struct exchange *x, const char *name) {
+    const char *v = MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, name);
+    return v != NULL && strcmp(v, "1") == 0;
+}
+
+/* A site that can take it there is asked to. False: serve it here. */
+static bool wants_store(struct exchange *x) {
+    return x->s->objects != NULL && x->method == METHOD_GET && argument_is_one(x, "store");
+}
+
+static enum MHD_Result reply_direct(struct exchange *x, enum objects_answer a,
+                                    const struct direct_get *g) {
+    AUTO_BUF struct buf b;
+    buf_init(&b, WIRE_BODY_MAX);
+    if (a == OBJECTS_SOON)
+        return reply_problem(x, 503, WIRE_RETRY,
+                             "this version is on its way into the object store; come again");
+    direct_get_encode(g, &b);
+    return reply_json(x, 303, &b);
+}
+
 static enum MHD_Result handle_checkpoint(struct exchange *x) {
     struct hub_version_view v;
     char path[OS_PATH_MAX];
@@ -280,7 +305,13 @@ static enum MHD_Result handle_checkpoint(struct exchange *x) {
     struct stat st;
     if (fd < 0) return reply_gone(x, v.version);
     CHECK(fstat(fd, &st) == 0);
-    return reply_file(x, fd, (uint64_t)st.st_size, &v.checkpoint);
+    if (!wants_store(x)) return reply_file(x, fd, (uint64_t)st.st_size, &v.checkpoint);
+    AUTO_FREE struct direct_get *g = mem_alloc(1, sizeof *g);
+    enum objects_answer a = objects_checkpoint(x->s->objects, &v.checkpoint, (uint64_t)st.st_size,
+                                               argument_is_one(x, "doubt"), g);
+    if (a == OBJECTS_SELF) return reply_file(x, fd, (uint64_t)st.st_size, &v.checkpoint);
+    (void)close(fd);
+    return reply_direct(x, a, g);
 }
 
 /* What a region needs beside the updates: which positions this version has. Small: some bytes a stretch. */
@@ -328,7 +359,13 @@ static enum MHD_Result handle_update(struct exchange *x) {
                              "there is no update to version %" PRIu64 "; take its checkpoint",
                              v.version);
     CHECK(fstat(fd, &st) == 0);
-    return reply_file(x, fd, (uint64_t)st.st_size, &v.theta);
+    if (!wants_store(x)) return reply_file(x, fd, (uint64_t)st.st_size, &v.theta);
+    AUTO_FREE struct direct_get *g = mem_alloc(1, sizeof *g);
+    enum objects_answer a = objects_update(x->s->objects, v.version, &v.theta, (uint64_t)st.st_size,
+                                           argument_is_one(x, "doubt"), g);
+    if (a == OBJECTS_SELF) return reply_file(x, fd, (uint64_t)st.st_size, &v.theta);
+    (void)close(fd);
+    return reply_direct(x, a, g);
 }
 
 /* ---- The table ------------------------------------------------------------------------------------------- */

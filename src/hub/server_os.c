@@ -26,6 +26,7 @@
 #include "base/fault.h"
 #include "hub/events_os.h"
 #include "hub/notify_os.h"
+#include "hub/objects_os.h"
 #include "hub/server_os.h"
 #include "hub/uplink_os.h"
 
@@ -373,6 +374,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
     s->journal = o->journal; /* freed with it, whatever comes */
     bool fresh_key = false;
     if (st == BRG_OK) st = run_seal_key(&s->dir, &fresh_key, e);
+    if (st == BRG_OK) st = objects_open(s, &s->objects, e);
     if (st == BRG_OK) st = open_state(s, o, e);
     if (o->hub != NULL) hub_destroy(o->hub);
     if (st == BRG_OK && fresh_key) run_seal_key_keep(&s->dir);
@@ -383,6 +385,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
         CHECK(s->journal_runs);
         CHECK(s->merge_runs);
         server_publish_all(s);
+        objects_start(s->objects);
         if (hash_is_zero(&s->verify)) server_retain_all(s);
         start_machine(s);
         if (o->rollback) st = roll_back(s, o->rollback_to, e);
@@ -424,11 +427,13 @@ void hub_server_close(struct hub_server *s) {
     pthread_cond_broadcast(&s->tick);
     pthread_cond_broadcast(&s->merge);
     pthread_mutex_unlock(&s->lock);
+    objects_stop(s->objects); /* a merge may wait for it */
     if (s->tick_runs) pthread_join(s->tick_thread, NULL);
     if (s->merge_runs) pthread_join(s->merge_thread, NULL);
     if (s->journal_runs) pthread_join(s->journal_thread, NULL);
     events_stop(s->events);
     server_unlisten(s); /* its threads wait for the journal at most: that has written all */
+    objects_close(s->objects);
     events_destroy(s->events);
     journal_close(s->journal);
     if (s->blobs != NULL) blobs_close(s->blobs);

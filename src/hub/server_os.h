@@ -6,6 +6,7 @@
  *   standby_os.c   a hub that waits for another's end                       journal_thread_os.c
  *   json_view.c    the machine's state as JSON                              merge_thread_os.c
  *   publish_os.c   versions/, retention                                     events_os.c (viewers)
+ *   objects_os.c   an object store beside the blobs                         objects thread
  *
  * One mutex, `lock`, guards everything below it; no file, no socket and no journal is touched while it
  * is held, except in a rebuild, when there is nothing else to do anyway. */
@@ -17,6 +18,7 @@
 #include <sys/stat.h>
 
 #include "base/os.h"
+#include "hub/json_view.h"
 #include "hub/links.h"
 #include "hub/merge.h"
 #include "hub/server.h"
@@ -26,6 +28,7 @@ struct MHD_Daemon;
 struct events;
 struct gate;
 struct uplink;
+struct objects;
 
 enum server_mode {
     SERVER_SERVING = 0,
@@ -75,9 +78,10 @@ struct hub_server {
     struct journal *journal; /* of the journal thread alone, once that runs */
     struct MHD_Daemon *http;
     struct listening listening;
-    struct events *events; /* who watches: events_os.h */
-    struct gate *gate;     /* who gets in: gate_os.h */
-    struct uplink *uplink; /* to its parent: uplink_os.h; NULL: it has none */
+    struct events *events;   /* who watches: events_os.h */
+    struct gate *gate;       /* who gets in: gate_os.h */
+    struct uplink *uplink;   /* to its parent: uplink_os.h; NULL: it has none */
+    struct objects *objects; /* NULL: this run has no object store; objects_os.h */
     char url[400],
         connect[128]; /* connect: "", or where it is on this machine if not at url's name */
     time_ns started;
@@ -114,7 +118,8 @@ struct hub_server {
     uint32_t theta_max_next;
     struct server_times times;
     struct hub_links links;
-    struct notify *alive; /* of the tick thread, once that runs; NULL: nobody asks */
+    struct objects_view objects_view; /* of the last look */
+    struct notify *alive;             /* of the tick thread, once that runs; NULL: nobody asks */
 };
 
 enum step_result { STEP_DONE = 0, STEP_FULL = 1, STEP_STOPPING = 2, STEP_AWAY = 3 };
@@ -158,6 +163,8 @@ enum brg_status server_inspect(struct hub_server *s, const struct wire_commit *c
 void server_publish(struct hub_server *s, uint64_t version);
 void server_publish_all(struct hub_server *s);
 void server_retain_all(struct hub_server *s); /* only once the head's checkpoint was verified */
+/* The versions whose checkpoint is kept, oldest first: how many. Gives *out (mem_free). */
+size_t server_kept(struct hub_server *s, struct hub_version_view **out);
 void server_drop_blob_if_unused(struct hub_server *s, const struct hash *h);
 
 /* http_os.c */

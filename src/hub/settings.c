@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "hub/settings.h"
+#include "object/object.h"
 #include "wire/json.h"
 
 static const char *const schedules[] = {"cosine", "wsd", "constant", NULL};
@@ -103,6 +104,28 @@ static const struct config_key keys[] = {
     {"lease", "samples_max", CONFIG_U64, .def = "65536", .min = 1, .max = 1e12},
     {"lease", "crashes_max", CONFIG_U64, .def = "3", .min = 1, .max = 1000,
      .help = "positions whose leases ended by a crash so often are quarantined for an operator"},
+
+    {"blobs", "store", CONFIG_STRING, .def = "", .max = 240,
+     .help =
+         "s3://BUCKET[/PREFIX]: sites fetch and send weights there, by URLs of the hub's; empty: "
+         "from and to the hub (docs/s3.md)"},
+    {"blobs", "endpoint", CONFIG_STRING, .def = "", .max = 255,
+     .help = "where that store is: https://HOST[:PORT]"},
+    {"blobs", "region", CONFIG_STRING, .def = "us-east-1", .min = 1, .max = 63,
+     .help = "as the store wants it in signatures"},
+    {"blobs", "credentials", CONFIG_STRING, .def = "", .max = 1023,
+     .help = "a file of the AWS form, mode 0600; empty: AWS_ACCESS_KEY_ID and its like, then "
+             "~/.aws/credentials"},
+    {"blobs", "ca", CONFIG_STRING, .def = "", .max = 1023,
+     .help = "the store's CA, PEM; empty: the system's"},
+    {"blobs", "part", CONFIG_BYTES, .def = "64M", .min = 65536, .max = 5e9,
+     .help = "what is longer goes in parts of this size; AWS wants 5M at least, and takes 10,000"},
+    {"blobs", "expires", CONFIG_DURATION, .def = "1h", .min = 1e9, .max = 604800e9,
+     .help = "how long a URL for a site is good: longer than a transfer lasts"},
+    {"blobs", "price_writes", CONFIG_F64, .def = "0", .min = 0, .max = 1e6,
+     .help = "of 1,000 requests that write or list, in any currency: for the cost in status"},
+    {"blobs", "price_reads", CONFIG_F64, .def = "0", .min = 0, .max = 1e6,
+     .help = "of 1,000 requests that read"},
 
     {"hub", "listen", CONFIG_STRING, .def = "127.0.0.1:7070", .min = 1, .max = 255,
      .help = "HOST:PORT; port 0 takes any; [::1]:7070 for IPv6"},
@@ -206,6 +229,36 @@ static void take_leases(const struct config *c, struct hub_settings *s) {
     s->crashes_max = (uint32_t)config_u64(c, "lease", "crashes_max");
 }
 
+/* Each key is judged with harmless others beside it, so that the right one is named. */
+static enum brg_status take_blobs(const struct config *c, struct run_settings *r, struct err *e) {
+    struct object_place p;
+    struct err why = {0};
+    const char *store = config_string(c, "blobs", "store");
+    const char *endpoint = config_string(c, "blobs", "endpoint");
+    const char *region = config_string(c, "blobs", "region");
+    (void)snprintf(r->blobs_store, sizeof r->blobs_store, "%s", store);
+    (void)snprintf(r->blobs_endpoint, sizeof r->blobs_endpoint, "%s", endpoint);
+    (void)snprintf(r->blobs_region, sizeof r->blobs_region, "%s", region);
+    (void)snprintf(r->blobs_credentials, sizeof r->blobs_credentials, "%s",
+                   config_string(c, "blobs", "credentials"));
+    (void)snprintf(r->blobs_ca, sizeof r->blobs_ca, "%s", config_string(c, "blobs", "ca"));
+    r->blobs_part_bytes = config_bytes(c, "blobs", "part");
+    r->blobs_expires_ns = config_duration(c, "blobs", "expires");
+    r->blobs_price_writes = config_f64(c, "blobs", "price_writes");
+    r->blobs_price_reads = config_f64(c, "blobs", "price_reads");
+    if (*store == '\0' && *endpoint != '\0')
+        return config_fail(c, "blobs", "store", e,
+                           "is missing, and blobs.endpoint is there; want s3://BUCKET[/PREFIX]");
+    if (*store == '\0') return BRG_OK;
+    if (object_place_parse(store, "https://s3", "r", &p, &why) != BRG_OK)
+        TRY(config_fail(c, "blobs", "store", e, "%s", why.text));
+    if (object_place_parse("s3://bucket", endpoint, "r", &p, &why) != BRG_OK)
+        TRY(config_fail(c, "blobs", "endpoint", e, "%s", why.text));
+    if (object_place_parse("s3://bucket", "https://s3", region, &p, &why) != BRG_OK)
+        TRY(config_fail(c, "blobs", "region", e, "%s", why.text));
+    return BRG_OK;
+}
+
 /* Each rule with a TRY of its own: where all faults are collected, config_fail gives OK. */
 static enum brg_status fit_together(const struct config *c, const struct run_settings *r,
                                     struct err *e) {
@@ -250,6 +303,7 @@ enum brg_status run_settings_take(const struct config *c, const struct run_facts
     take_leases(c, s);
     TRY(take_optimizer(c, f, &r, e));
     TRY(fit_together(c, &r, e));
+    TRY(take_blobs(c, &r, e));
     s->sites_max = (uint32_t)config_u64(c, "hub", "sites_max");
     s->records_per_snapshot = (uint32_t)config_u64(c, "hub", "snapshot_every");
     s->delta_bytes_max = DELTA_HEADER_BYTES + codec_bytes(CODEC_FP32, f->parameters);

@@ -33,7 +33,12 @@ struct run_settings {
     double muon_momentum, muon_lr_ratio;
     uint64_t keep_checkpoints, keep_every;
     char listen[256], tls_cert[1024], tls_key[1024]; /* "": RUN/tls, where it is there */
-    double rate;                                     /* requests a second of one token */
+    char blobs_store[256], blobs_endpoint[256], blobs_region[64]; /* store "": none */
+    char blobs_credentials[1024], blobs_ca[1024];
+    uint64_t blobs_part_bytes;
+    int64_t blobs_expires_ns;
+    double blobs_price_writes, blobs_price_reads;
+    double rate;         /* requests a second of one token */
     int64_t patience_ns; /* what a connection that has shown no token is given */
 };
 /* Declares every key of run.yaml. */

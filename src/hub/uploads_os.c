@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* uploads_os.c - contributions on their way in: pieces, and the COMMIT that closes them.
  *
+ *   (from an object store: objects_site_os.c, at COMMIT)
  *   PUT pieces -> incoming/<did>.part --COMMIT: size, hash, content--> blobs/<hash> --machine--> staged
  *
  * Order of a COMMIT (everything but the last step needs no lock of the machine):
@@ -17,6 +18,7 @@
 #include "base/fault.h"
 #include "hub/events_os.h"
 #include "hub/http_os.h"
+#include "hub/objects_os.h"
 #include "wire/json.h"
 
 /* ---- Pieces ---------------------------------------------------------------------------------------- */
@@ -39,6 +41,7 @@ static void part_drop(struct exchange *x, const struct id128 *did) {
     if (blobs_part_drop(x->s->blobs, did) != BRG_OK)
         log_line(LOG_WARN, "hub", "part_stays", "name=%s", x->who.name);
     CHECK(pthread_mutex_unlock(stripe) == 0);
+    objects_contribution_drop(x->s->objects, did, false);
 }
 
 /* Uploads that a site begins and leaves must not fill the disk: its oldest ones go. */
@@ -108,10 +111,37 @@ enum MHD_Result upload_end(struct exchange *x) {
     return reply_problem(x, 503, WIRE_RETRY, "the hub could not store the piece; come again");
 }
 
+/* Where an object store takes contributions: the URLs for this one. What the hub has all of already, or cannot have
+ * from there, it takes itself, as ever. */
+static enum MHD_Result reply_plan(struct exchange *x, uint64_t bytes) {
+    uint64_t max = x->s->dir.settings.hub.delta_bytes_max;
+    AUTO_BUF struct buf b;
+    buf_init(&b, WIRE_BODY_MAX);
+    if (bytes > max)
+        return reply_problem(x, 413, WIRE_BAD,
+                             "a contribution of this run has at most %" PRIu64 " bytes", max);
+    if (!part_take(x)) return reply_other_name(x);
+    uint64_t have = part_bytes(x);
+    if (have >= bytes) return reply_offset(x, 200, have, "");
+    AUTO_FREE struct direct_put *p = mem_alloc(1, sizeof *p);
+    if (objects_contribution(x->s->objects, &x->did, bytes, p) != OBJECTS_THERE)
+        return reply_offset(x, 200, have, "");
+    direct_put_encode(p, &b);
+    return b.overflow ? reply_offset(x, 200, have, "") : reply_json(x, 200, &b);
+}
+
 enum MHD_Result handle_blob_get(struct exchange *x) {
+    const char *store = MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, "store");
+    const char *text = MHD_lookup_connection_value(x->mhd, MHD_GET_ARGUMENT_KIND, "bytes");
+    uint64_t bytes = 0;
     if (!did_parse(x))
         return reply_problem(x, 400, WIRE_BAD,
                              "a contribution is named by 32 lower-case hex digits");
+    bool direct = x->s->objects != NULL && x->method == METHOD_GET && store != NULL &&
+                  strcmp(store, "1") == 0;
+    if (direct && (text == NULL || !parse_u64(text, &bytes)))
+        return reply_problem(x, 400, WIRE_BAD, "want ?store=1&bytes=N, the length of the file");
+    if (direct) return reply_plan(x, bytes);
     return reply_offset(x, 200, part_bytes(x), "");
 }
 
@@ -149,6 +179,7 @@ static enum brg_status blob_complete(struct hub_server *s, const struct wire_com
         v->complete = true;
         return BRG_OK;
     }
+    TRY(objects_fetch(s->objects, &c->did, c->bytes, e));
     TRY(blobs_part_bytes(s->blobs, &c->did, &v->offset));
     if (v->offset < c->bytes) return BRG_OK;
     enum brg_status st = blobs_part_finish(s->blobs, &c->did, c->bytes, &c->blob, e);
@@ -160,6 +191,7 @@ static enum brg_status blob_complete(struct hub_server *s, const struct wire_com
     if (st != BRG_E_CORRUPT) return st;
     /* Damaged on the way, and dropped: the site sends it again from the start. */
     log_line(LOG_WARN, "hub", "upload_corrupt", "cause=\"%s\"", e->text);
+    objects_contribution_drop(s->objects, &c->did, true);
     v->offset = 0;
     return BRG_OK;
 }
@@ -209,6 +241,10 @@ static enum MHD_Result commit_locked(struct exchange *x, const struct wire_reque
     bool brought = false;
     enum brg_status st = look_at_blob(s, r, &cmd.blob, &brought, &e);
     if (status_class(st) == BRG_CLASS_FULL) return reply_step(x, STEP_FULL);
+    if (st == BRG_E_TIMEOUT)
+        return reply_problem(
+            x, 503, WIRE_RETRY,
+            "the contribution is on its way here from the object store; come again");
     if (st != BRG_OK) {
         log_line(LOG_ERROR, "hub", "commit_failed", "cause=\"%s\"", e.text);
         return reply_problem(x, 503, WIRE_RETRY,
@@ -222,6 +258,7 @@ static enum MHD_Result commit_locked(struct exchange *x, const struct wire_reque
     bool taken = a.code == WIRE_OK &&
                  (a.u.commit.outcome == OUTCOME_STAGED || a.u.commit.outcome == OUTCOME_MERGED);
     if (taken && a.u.commit.outcome == OUTCOME_STAGED) events_staged(s->events, cmd.wall);
+    if (brought) objects_contribution_drop(s->objects, &r->u.commit.did, false);
     if (!taken && brought && a.code != WIRE_RETRY) server_drop_blob_if_unused(s, &r->u.commit.blob);
     return reply_answer(x, &a);
 }

@@ -186,9 +186,12 @@ static enum brg_status fetch(struct brg_site *s, uint64_t version, uint64_t olde
                              const struct hash *want, struct fetched *out, struct err *e) {
     char path[OS_PATH_MAX];
     local_base_path(s, version, path);
+    bool fresh = false;
     *out = (struct fetched){0};
     if (!os_exists(path) && oldest != SITE_VERSION_NONE) {
         enum brg_status s1 = local_base_update(s, version, oldest, want, out, e);
+        if (s1 == BRG_E_CORRUPT && client_doubt(s->clients[LINE_DOWN]))
+            s1 = local_base_update(s, version, oldest, want, out, e);
         bool later = status_class(s1) == BRG_CLASS_RETRY || status_class(s1) == BRG_CLASS_FULL;
         if (s1 == BRG_OK || later)
             return s1; /* what is here already stays, and the next try resumes */
@@ -199,11 +202,15 @@ static enum brg_status fetch(struct brg_site *s, uint64_t version, uint64_t olde
     if (!os_exists(path)) {
         TRY(client_download(s->clients[LINE_DOWN], version, path, e));
         out->bytes = (uint64_t)os_file_bytes(path);
+        fresh = true;
     }
     enum brg_status status = local_base_verify(s, version, true, &out->tokens, &out->theta, e);
     if (status == BRG_OK && want && !hash_equal(want, &out->theta))
         status = err_set(e, BRG_E_CORRUPT, "%s: not the weights that the hub announced", path);
-    if (status != BRG_OK && status_class(status) != BRG_CLASS_FULL) local_base_drop(s, version);
+    if (status != BRG_OK && status_class(status) != BRG_CLASS_FULL) {
+        local_base_drop(s, version);
+        if (fresh) (void)client_doubt(s->clients[LINE_DOWN]);
+    }
     return status;
 }
 

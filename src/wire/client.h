@@ -9,6 +9,9 @@
  * http_proxy, https_proxy, all_proxy and no_proxy of the environment are honoured. The hub's certificate is
  * always verified.
  *
+ * Where the hub's blobs are in an object store it answers transfers with URLs of that store (direct.h): the bytes go there and
+ * come from there, without the hub's token, and with the CA of BERINGIA_S3_CA where that is set.
+ *
  * Statuses: E_NET nothing usable came back, trying again later is right; E_REFUSED the hub (or a
  * proxy before it) said no for good; E_MESSAGE the answer is no message of this protocol; E_TIMEOUT
  * client_stop was called. */
@@ -54,6 +57,10 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
  * the hub does not have this version. The caller verifies the content and removes a bad file. */
 enum brg_status client_download(struct client *c, uint64_t version, const char *path, struct err *e)
     MUST_USE;
+
+/* What the last download gave was not what it should be. Where it came from an object store (true), the next one says
+ * so, and the hub puts that object there anew. */
+bool client_doubt(struct client *c);
 
 /* The same of the update that leads from version's parent to it. E_MISSING: there is none, take the whole. */
 enum brg_status client_download_update(struct client *c, uint64_t version, const char *path,

@@ -21,6 +21,8 @@
 #include <unistd.h>
 
 #include "base/os.h"
+#include "object/object.h"
+#include "wire/direct.h"
 #include "wire/net_os.h"
 #include "wire/reply.h"
 #include "wire/spool.h"
@@ -30,12 +32,17 @@ enum { URL_MAX = 1024 };
 struct client {
     CURL *curl;
     struct net_identity id;
-    struct curl_slist *headers_json, *headers_blob;
+    struct net_identity store; /* shows no token: who has the URL may */
+    struct curl_slist *headers_json, *headers_blob, *headers_store;
+    bool doubt;    /* what the object store gave last was not what it should be */
+    bool direct;   /* the last download came from there */
+    int store_bad; /* tries in a row that ended without an answer of the store */
     char url[URL_MAX];
     time_ns timeout_ns;
     atomic_bool stopped;
     struct buf body; /* of the answer being received */
     int fd;          /* download: where the body goes; -1: into the buffer */
+    uint64_t from;   /* ... behind so many bytes that are there */
     bool write_failed;
     int write_errno;
     long http;
@@ -73,8 +80,11 @@ static bool headers_add(struct curl_slist **list, const char *line) {
 static bool headers_make(struct client *c) {
     curl_slist_free_all(c->headers_json);
     curl_slist_free_all(c->headers_blob);
-    c->headers_json = c->headers_blob = NULL;
-    return net_headers_begin(&c->id, &c->headers_json) &&
+    curl_slist_free_all(c->headers_store);
+    c->headers_json = c->headers_blob = c->headers_store = NULL;
+    return headers_add(&c->headers_store, "Content-Type: application/octet-stream") &&
+           headers_add(&c->headers_store, "Expect:") &&
+           net_headers_begin(&c->id, &c->headers_json) &&
            net_headers_begin(&c->id, &c->headers_blob) &&
            headers_add(&c->headers_json, "Content-Type: application/json") &&
            headers_add(&c->headers_blob, "Content-Type: application/octet-stream") &&
@@ -97,6 +107,7 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
     struct client *c = mem_alloc(1, sizeof *c);
     c->id = id;
     net_identity_fini(&id);
+    net_identity_store(&c->store);
     memcpy(c->url, o->url, n + 1);
     while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
     c->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
@@ -121,6 +132,7 @@ void client_close(struct client *c) {
     if (c->curl) curl_easy_cleanup(c->curl);
     curl_slist_free_all(c->headers_json);
     curl_slist_free_all(c->headers_blob);
+    curl_slist_free_all(c->headers_store);
     buf_fini(&c->body);
     buf_fini(&c->answer);
     net_identity_fini(&c->id);
@@ -141,6 +153,8 @@ static size_t on_body(char *data, size_t size, size_t count, void *user) {
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &http);
     if (c->fd >= 0 && http >= 200 && http < 300) {
         struct err e;
+        if (http == 200 && c->from > 0)
+            return 0; /* Range is not honoured: nothing of it is a tail */
         if (os_write_all(c->fd, data, n, "download", &e) != BRG_OK) {
             c->write_failed = true;
             c->write_errno = errno;
@@ -158,18 +172,30 @@ static int on_progress(void *user, curl_off_t a, curl_off_t b, curl_off_t up, cu
     return atomic_load(&c->stopped) ? 1 : 0;
 }
 
-static void request_begin(struct client *c, const char *url, bool transfer) {
+/* Not CURLOPT_RESUME_FROM: with that, an answer that is no part of the file (303, 403) counts as a fault of the transfer,
+ * and what it says is lost. */
+static void range_ask(struct client *c, uint64_t from) {
+    char range[32];
+    c->from = from;
+    if (from == 0) return;
+    (void)snprintf(range, sizeof range, "%" PRIu64 "-", from);
+    curl_easy_setopt(c->curl, CURLOPT_RANGE, range);
+}
+
+static void request_begin(struct client *c, const char *url, bool transfer,
+                          const struct net_identity *id, struct curl_slist *headers) {
     CURL *h = c->curl;
     long timeout_ms = (long)(c->timeout_ns / NS_PER_MS);
     buf_reset(&c->body);
     c->body.overflow = false;
     c->write_failed = false;
     c->fd = -1;
+    c->from = 0;
     c->error[0] = '\0';
     curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, url);
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
-    net_curl_secure(h, &c->id);
+    net_curl_secure(h, id);
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "beringia");
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, c->error);
@@ -180,7 +206,7 @@ static void request_begin(struct client *c, const char *url, bool transfer) {
     curl_easy_setopt(h, CURLOPT_XFERINFODATA, c);
     curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(h, CURLOPT_TCP_NODELAY, 1L);
-    curl_easy_setopt(h, CURLOPT_HTTPHEADER, transfer ? c->headers_blob : c->headers_json);
+    curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, timeout_ms / 3 + 1);
     if (transfer) { /* no total limit: a slow link is no fault, a silent one is */
         curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
@@ -226,6 +252,15 @@ static int on_seek(void *user, curl_off_t offset, int origin) {
     return CURL_SEEKFUNC_FAIL; /* the retry begins a fresh request */
 }
 
+static void piece_send(struct client *c, struct piece *piece) {
+    curl_easy_setopt(c->curl, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(c->curl, CURLOPT_READFUNCTION, on_read);
+    curl_easy_setopt(c->curl, CURLOPT_READDATA, piece);
+    curl_easy_setopt(c->curl, CURLOPT_SEEKFUNCTION, on_seek);
+    curl_easy_setopt(c->curl, CURLOPT_SEEKDATA, piece);
+    curl_easy_setopt(c->curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(piece->end - piece->at));
+}
+
 static bool spool_stopped(void *user) {
     const struct client *c = user;
     return atomic_load(&c->stopped);
@@ -262,22 +297,17 @@ static enum brg_status http_perform(struct client *c, const struct ask *a, struc
     char url[URL_MAX + 200];
     int fd = c->fd;
     (void)snprintf(url, sizeof url, "%s%s", c->url, a->target);
-    request_begin(c, url, a->file != NULL);
+    request_begin(c, url, a->file != NULL, &c->id,
+                  a->file != NULL ? c->headers_blob : c->headers_json);
     c->fd = fd;
     if (a->method == SPOOL_POST) {
         curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDS, a->body->data);
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)a->body->bytes_count);
     } else if (a->method == SPOOL_PUT) {
-        curl_easy_setopt(c->curl, CURLOPT_UPLOAD, 1L);
-        curl_easy_setopt(c->curl, CURLOPT_READFUNCTION, on_read);
-        curl_easy_setopt(c->curl, CURLOPT_READDATA, a->piece);
-        curl_easy_setopt(c->curl, CURLOPT_SEEKFUNCTION, on_seek);
-        curl_easy_setopt(c->curl, CURLOPT_SEEKDATA, a->piece);
-        curl_easy_setopt(c->curl, CURLOPT_INFILESIZE_LARGE,
-                         (curl_off_t)(a->piece->end - a->piece->at));
-    } else if (a->from > 0) {
-        curl_easy_setopt(c->curl, CURLOPT_RESUME_FROM_LARGE, (curl_off_t)a->from);
+        piece_send(c, a->piece);
+    } else {
+        range_ask(c, a->from);
     }
     return request_perform(c, e);
 }
@@ -395,6 +425,56 @@ enum brg_status client_agent(struct client *c, const struct wire_report *r,
     return BRG_OK;
 }
 
+/* ---- The object store ---------------------------------------------------------------------------
+ * The hub gives a URL that is good for one object, one method and a while; the bytes do not touch the hub. Whatever goes
+ * wrong there is worth another try, with another URL: nothing about it is for the site to decide. */
+
+enum { STORE_BAD_MAX = 3 };
+
+/* Behind a courier nothing but the courier is reached. A store that this site does not get through to, though the hub
+ * does, must not keep it from the run: after a few tries a transfer takes the hub's own line, and the one after it tries
+ * the store again. */
+static bool answers_direct(const struct client *c) {
+    return c->spool[0] == '\0' && c->store_bad < STORE_BAD_MAX;
+}
+
+static void came_from_hub(struct client *c) {
+    if (c->store_bad >= STORE_BAD_MAX) c->store_bad = STORE_BAD_MAX - 1;
+}
+
+/* The body goes to fd, where fd >= 0 and the store says yes. */
+static enum brg_status direct_perform(struct client *c, const char *url, struct piece *piece,
+                                      int fd, uint64_t from, struct err *e) {
+    char host[300];
+    direct_host(url, host);
+    if (strncmp(url, "https://", 8) != 0 && !net_url_is_local(url))
+        return err_set(e, BRG_E_NET,
+                       "the hub sent this site to %s, unencrypted: set blobs.endpoint to https://",
+                       host);
+    request_begin(c, url, true, &c->store, c->headers_store);
+    c->fd = fd;
+    if (piece != NULL) piece_send(c, piece);
+    range_ask(c, from);
+    enum brg_status s = request_perform(c, e);
+    c->fd = -1;
+    c->store_bad = s == BRG_OK && c->http < 300 ? 0 : c->store_bad + 1;
+    if (s == BRG_E_NET)
+        return err_set(e, s, "the object store %s: %s%s", host,
+                       c->error[0] ? c->error : "the transfer was cut",
+                       strncmp(url, "https://", 8) == 0 ? " (a CA of its own: BERINGIA_S3_CA)"
+                                                        : "");
+    return s;
+}
+
+static enum brg_status direct_refused(struct client *c, const char *url, const char *what,
+                                      struct err *e) {
+    char host[300];
+    direct_host(url, host);
+    (void)object_refusal(c->http, c->body.data, c->body.bytes_count, host, what, e);
+    if (e != NULL) e->status = BRG_E_NET;
+    return BRG_E_NET;
+}
+
 /* ---- Upload ----------------------------------------------------------------------------------- */
 
 static void blob_target(const struct id128 *did, char *out, size_t cap) {
@@ -403,16 +483,57 @@ static void blob_target(const struct id128 *did, char *out, size_t cap) {
     snprintf(out, cap, "/v1/blobs/%s", hex);
 }
 
-static enum brg_status upload_offset(struct client *c, const struct id128 *did, uint64_t *out,
-                                     struct err *e) {
+/* Where the file goes: into the object store, or to the hub from out->offset on. A hub that knows no store, or has none,
+ * gives the offset alone. */
+static enum brg_status upload_plan(struct client *c, const struct id128 *did, uint64_t bytes,
+                                   struct direct_put *out, struct err *e) {
+    char target[64];
+    struct err why = {0};
     struct ask ask = {.method = SPOOL_GET};
-    blob_target(did, ask.target, sizeof ask.target);
+    bool direct = answers_direct(c);
+    memset(out, 0, sizeof *out);
+    blob_target(did, target, sizeof target);
+    (void)snprintf(ask.target, sizeof ask.target, "%s", target);
+    if (direct)
+        (void)snprintf(ask.target, sizeof ask.target, "%s?store=1&bytes=%" PRIu64, target, bytes);
     TRY(perform(c, &ask, e));
-    *out = 0;
     if (c->http == 404) return BRG_OK;
-    if (c->http != 200 || !reply_offset_read(buf_cstr(&c->body), out))
-        return answer_judge(c, "an upload", NULL, e);
-    return BRG_OK;
+    bool good = c->http == 200;
+    if (good && direct)
+        good = direct_put_decode(c->body.data, c->body.bytes_count, out, &why) == BRG_OK;
+    if (good && !out->store) good = reply_offset_read(buf_cstr(&c->body), &out->offset);
+    return good ? BRG_OK : answer_judge(c, "an upload", &why, e);
+}
+
+static enum brg_status direct_send(struct client *c, int fd, const struct direct_piece *x,
+                                   struct err *e) {
+    struct piece piece = {.fd = fd, .at = x->at, .end = x->at + x->bytes};
+    TRY(direct_perform(c, x->url, &piece, -1, 0, e));
+    if (c->http >= 200 && c->http < 300) return BRG_OK;
+    return direct_refused(c, x->url, "PUT of a contribution", e);
+}
+
+/* All of it into the object store, where the hub says so; else *out_done is false, and *out_offset where the hub is. */
+static enum brg_status upload_direct(struct client *c, const struct id128 *did, int fd,
+                                     uint64_t bytes, bool *out_done, uint64_t *out_offset,
+                                     struct err *e) {
+    AUTO_FREE struct direct_put *p = mem_alloc(1, sizeof *p);
+    uint64_t farthest = 0;
+    for (int turns = 0; turns <= 4; turns++) {
+        TRY(upload_plan(c, did, bytes, p, e));
+        *out_done = p->store;
+        *out_offset = p->offset;
+        if (!p->store || p->pieces_count == 0) return BRG_OK;
+        if (p->offset > farthest) turns = 0;
+        if (p->offset > farthest) farthest = p->offset;
+        for (uint32_t i = 0; i < p->pieces_count; i++) {
+            if (p->pieces[i].at > bytes || p->pieces[i].bytes > bytes - p->pieces[i].at)
+                return err_set(e, BRG_E_MESSAGE, "%s: a piece that is not of this file", c->url);
+            TRY(direct_send(c, fd, &p->pieces[i], e));
+        }
+        if (p->last) return BRG_OK;
+    }
+    return err_set(e, BRG_E_NET, "%s: the upload to the object store does not get further", c->url);
 }
 
 /* One piece; moves *offset to where the hub is now. */
@@ -443,7 +564,9 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
     struct stat st;
     if (fstat(fd, &st) != 0) return os_errno(e, errno, "looking at", path);
     uint64_t bytes = (uint64_t)st.st_size, offset = 0;
-    TRY(upload_offset(c, did, &offset, e));
+    bool done = false;
+    TRY(upload_direct(c, did, fd, bytes, &done, &offset, e));
+    if (done) return BRG_OK;
     /* Back and forth without getting further than ever before: give the caller's back-off a chance. */
     int turns = 0;
     uint64_t farthest = offset;
@@ -455,10 +578,62 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
             return err_set(e, BRG_E_NET, "%s: the upload is stuck at byte %" PRIu64, c->url,
                            offset);
     }
+    came_from_hub(c);
     return BRG_OK;
 }
 
 /* ---- Download --------------------------------------------------------------------------------- */
+
+/* The hub's 303: what there is of the file goes on from the object store. */
+static enum brg_status download_direct(struct client *c, int fd, uint64_t from, const char *what,
+                                       struct err *e) {
+    AUTO_FREE struct direct_get *g = mem_alloc(1, sizeof *g);
+    struct err why = {0};
+    if (direct_get_decode(c->body.data, c->body.bytes_count, g, &why) != BRG_OK)
+        return err_set(e, BRG_E_NET, "%s: where version's %s is cannot be read: %s", c->url, what,
+                       why.text);
+    if (from >= g->bytes) { /* all of it, or too much: the caller's hash says which */
+        c->http = 416;
+        return BRG_OK;
+    }
+    TRY(direct_perform(c, g->url, NULL, fd, from, e));
+    if (c->http == 416 || c->http == 404) /* there is less than the hub put there */
+        c->doubt = true;
+    if (c->http != 200 && c->http != 206) return direct_refused(c, g->url, what, e);
+    off_t have = lseek(fd, 0, SEEK_END);
+    if (have >= 0 && (uint64_t)have >= g->bytes) return BRG_OK;
+    char host[300];
+    direct_host(g->url, host);
+    c->doubt = true;
+    return err_set(e, BRG_E_NET,
+                   "the object store %s: %s is truncated there: %lld of %" PRIu64 " bytes; "
+                   "the hub is asked to put it there again",
+                   host, what, (long long)have, g->bytes);
+}
+
+bool client_doubt(struct client *c) {
+    c->doubt = c->direct;
+    return c->doubt;
+}
+
+static enum brg_status download_fill(struct client *c, struct ask *ask, int fd, const char *what,
+                                     struct err *e) {
+    c->fd = fd;
+    enum brg_status s = perform(c, ask, e);
+    c->fd = -1;
+    c->direct = s == BRG_OK && c->http == 303;
+    if (c->direct) s = download_direct(c, fd, ask->from, what, e);
+    if (ask->from > 0 && c->http == 200) { /* no Range on the way: what was appended is no tail */
+        if (ftruncate(fd, 0) != 0) return os_errno(e, errno, "emptying", ask->file);
+        return err_set(e, BRG_E_NET, "%s: Range is not honoured; starting over", c->url);
+    }
+    if (s == BRG_OK && !c->direct && (c->http == 200 || c->http == 206)) came_from_hub(c);
+    if (c->http == 416 && s != BRG_E_NET)
+        return BRG_OK; /* it is here, or it is of something else */
+    if (s == BRG_OK && c->http != 200 && c->http != 206)
+        return answer_judge(c, "this version", NULL, e);
+    return s;
+}
 
 static enum brg_status download(struct client *c, uint64_t version, const char *what,
                                 const char *path, struct err *e) {
@@ -473,22 +648,12 @@ static enum brg_status download(struct client *c, uint64_t version, const char *
         if (fd < 0) return os_errno(e, errno, "opening", part);
         off_t have = lseek(fd, 0, SEEK_END);
         if (have < 0) return os_errno(e, errno, "looking at", part);
-        snprintf(ask.target, sizeof ask.target, "/v1/versions/%" PRIu64 "/%s", version, what);
+        bool direct = answers_direct(c);
+        snprintf(ask.target, sizeof ask.target, "/v1/versions/%" PRIu64 "/%s%s%s", version, what,
+                 direct ? "?store=1" : "", direct && c->doubt ? "&doubt=1" : "");
+        c->doubt = false;
         ask.from = (uint64_t)have;
-        c->fd = fd;
-        enum brg_status s = perform(c, &ask, e);
-        c->fd = -1;
-        bool partial = c->http == 206;
-        if (have > 0 && c->http == 200) { /* no Range on the way: what was appended is no tail */
-            if (ftruncate(fd, 0) != 0) return os_errno(e, errno, "emptying", part);
-            return err_set(e, BRG_E_NET, "%s: Range is not honoured; starting over", c->url);
-        }
-        if (c->http == 416) { /* all of it is here already, or it is of something else */
-            s = BRG_OK;
-        } else if (s == BRG_OK && c->http != 200 && !partial) {
-            return answer_judge(c, "this version", NULL, e);
-        }
-        TRY(s);
+        TRY(download_fill(c, &ask, fd, what, e));
         if (fsync(fd) != 0) return os_errno(e, errno, "syncing", part);
     }
     return os_rename_durable(part, path, e);

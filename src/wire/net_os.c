@@ -54,7 +54,7 @@ static const char *environment(const char *name) {
 }
 
 /* Of this machine: nobody can listen on the way. */
-static bool url_is_local(const char *url) {
+bool net_url_is_local(const char *url) {
     static const char *const hosts[] = {"127.", "localhost", "[::1]"};
     if (strncmp(url, "http://", 7) != 0) return false;
     const char *host = url + 7, *end = host + strcspn(host, "/");
@@ -99,15 +99,22 @@ enum brg_status net_identity_open(const char *url, const char *token_file, const
     else if (*direct != '\0')
         TRY(token_take("BERINGIA_TOKEN", direct, strlen(direct), id.token, e));
     if (id.ca[0] != '\0' && access(id.ca, R_OK) != 0) return os_errno(e, errno, "opening", id.ca);
-    if (id.token[0] != '\0' && strncmp(url, "http://", 7) == 0 && !url_is_local(url))
+    if (id.token[0] != '\0' && strncmp(url, "http://", 7) == 0 && !net_url_is_local(url))
         return err_set(e, BRG_E_CONFIG,
                        "%.200s: a token would be sent unencrypted; want https:// (beringia tls "
                        "makes the hub's certificate)",
                        url);
-    id.local = id.token[0] != '\0' && url_is_local(url);
+    id.local = id.token[0] != '\0' && net_url_is_local(url);
     *out = id;
     wipe(&id, sizeof id);
     return BRG_OK;
+}
+
+void net_identity_store(struct net_identity *out) {
+    struct err e = {0};
+    memset(out, 0, sizeof *out);
+    if (path_take("BERINGIA_S3_CA", environment("BERINGIA_S3_CA"), out->ca, &e) != BRG_OK)
+        out->ca[0] = '\0';
 }
 
 bool net_identity_renew(struct net_identity *id) {

@@ -24,6 +24,9 @@ struct net_identity {
  *   would go through a network unencrypted. */
 enum brg_status net_identity_open(const char *url, const char *token_file, const char *ca,
                                   struct net_identity *out, struct err *e) MUST_USE;
+/* For an object store: no token, and the CA of BERINGIA_S3_CA, else the system's. */
+void net_identity_store(struct net_identity *out);
+bool net_url_is_local(const char *url); /* http:// on this machine: nobody can listen on the way */
 /* The token file has another token by now (it was rotated): takes it, true. */
 bool net_identity_renew(struct net_identity *id);
 void net_identity_fini(struct net_identity *id); /* wipes */

@@ -1,2 +1,2 @@
 ROOMS_test/base = base
-ROOMS_fuzz/check = base wire lease outer store place hub
+ROOMS_fuzz/check = base object wire lease outer store place hub

@@ -12,6 +12,7 @@ FUZZ_ARGS_region = -max_len=1200
 FUZZ_ARGS_ledger = -max_len=120
 FUZZ_ARGS_site = -max_len=120
 FUZZ_ARGS_http = -max_len=200
+FUZZ_ARGS_object = -max_len=600
 FUZZ_ARGS_yaml = -max_len=300
 FUZZ_ARGS_place = -max_len=600
 FUZZ_ARGS_slurm = -max_len=400

@@ -57,6 +57,37 @@ TEST(hub_settings_can_ask_for_the_counting_rule) {
     assert_int_equal(take("outer.average=median", &s, &e), BRG_E_CONFIG);
 }
 
+static void blobs_are_refused(const char *const *set, const char *says) {
+    struct run_settings s;
+    struct run_facts f = some_facts();
+    struct err e = {0};
+    struct config *c = config_create();
+    run_settings_declare(c);
+    for (; *set != NULL; set++) assert_int_equal(config_set(c, *set, &e), BRG_OK);
+    assert_int_equal(config_finish(c, &e), BRG_OK);
+    assert_int_equal(run_settings_take(c, &f, &s, &e), *says == '\0' ? BRG_OK : BRG_E_CONFIG);
+    if (strstr(e.text, says) == NULL) fail_msg("\"%s\" is not in \"%s\"", says, e.text);
+    config_destroy(c);
+}
+
+TEST(hub_settings_name_what_is_wrong_with_an_object_store) {
+    static const char *const good[] = {"blobs.store=s3://bucket/a", "blobs.endpoint=https://s3",
+                                       NULL};
+    static const char *const alone[] = {"blobs.endpoint=https://s3", NULL};
+    static const char *const bare[] = {"blobs.store=s3://bucket", NULL};
+    static const char *const clear[] = {"blobs.store=s3://bucket", "blobs.endpoint=http://s3",
+                                        NULL};
+    static const char *const form[] = {"blobs.store=bucket", "blobs.endpoint=https://s3", NULL};
+    static const char *const region[] = {"blobs.store=s3://bucket", "blobs.endpoint=https://s3",
+                                         "blobs.region=a b", NULL};
+    blobs_are_refused(good, "");
+    blobs_are_refused(alone, "blobs.store");
+    blobs_are_refused(bare, "blobs.endpoint");
+    blobs_are_refused(clear, "blobs.endpoint");
+    blobs_are_refused(form, "blobs.store");
+    blobs_are_refused(region, "blobs.region");
+}
+
 TEST(hub_settings_can_ask_for_muon_where_there_are_matrices) {
     struct run_settings s;
     struct run_facts f = some_facts();

@@ -91,6 +91,20 @@ TEST(hub_alarms_know_a_hub_that_holds_and_positions_in_quarantine) {
     kit_close(&k);
 }
 
+TEST(hub_alarms_know_an_object_store_that_is_gone) {
+    struct kit k;
+    struct hub_settings s = kit_settings(64, 1);
+    struct objects_view o = {.on = true, .down = true};
+    struct view_extra x = {.objects = &o};
+    kit_open(&k, &s);
+    (void)kit_join(&k, "a", 1);
+    memset(o.cause, 'x', sizeof o.cause - 1); /* longer than an alarm's text */
+    assert_string_equal(alarms_of(&k, &x), "objects_down:error: ");
+    o = (struct objects_view){.on = true, .up = true};
+    assert_string_equal(alarms_of(&k, &x), "");
+    kit_close(&k);
+}
+
 TEST(hub_alarms_know_a_site_that_is_refused_again_and_again) {
     struct kit k;
     struct hub_settings s = kit_settings(64, 1);

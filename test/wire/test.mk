@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-ROOMS_test/wire = base wire
+ROOMS_test/wire = base object wire
