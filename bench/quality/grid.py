@@ -73,10 +73,13 @@ def confirm(lab, settings, seeds):
 
 
 def central(lab, a):
-    """The settings of the two tuned central runs."""
+    """The settings of the tuned central runs: of one for a warm start alone, which has AdamW inside."""
     factor, stretch = (2.0, 2) if a.quick else (math.sqrt(2), 4)
+    rates_of = {"adamw": (0.004, 0.008), "muon": (0.008, 0.016)}
+    if a.parts == ["warm"]:
+        del rates_of["muon"]
     return {f"central-{optimizer}": tune(lab, {"sites": 0, "batch": 3 * batch(a), "optimizer": optimizer}, rates, factor, stretch)[0]
-            for optimizer, rates in (("adamw", (0.004, 0.008)), ("muon", (0.008, 0.016)))}
+            for optimizer, rates in rates_of.items()}
 
 
 def plain(lab, a, lr):
@@ -154,7 +157,7 @@ def play(lab, a):
     tuned = central(lab, a)
     if any(s is None for s in tuned.values()):
         return {n: Arm(None, []) for n in tuned}
-    lr = {o: tuned[f"central-{o}"]["lr"] for o in ("adamw", "muon")}
+    lr = {o: tuned[f"central-{o}"]["lr"] for o in ("adamw", "muon") if f"central-{o}" in tuned}
     several = {"over", "codec", "members", "levers"} & set(a.parts)
     if several:
         tuned["muon-30"] = over(lab, a, lr["muon"], "muon", 30)
