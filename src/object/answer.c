@@ -58,8 +58,9 @@ static int64_t time_of(const char *t) {
     if (y < 0) return 0;
     int64_t doy = (153 * (m > 2 ? m - 3 : m + 9) + 2) / 5 + d - 1;
     int64_t days = era * 146097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719468;
-    return days * 86400 + (int64_t)(digits_of(t + 11, 2) * 3600 + digits_of(t + 14, 2) * 60 +
-                                    digits_of(t + 17, 2));
+    int64_t s = days * 86400 + (int64_t)(digits_of(t + 11, 2) * 3600 + digits_of(t + 14, 2) * 60 +
+                                         digits_of(t + 17, 2));
+    return s > 0 ? s : 0; /* before 1970: nothing that was put there */
 }
 
 static bool is_entry(const char *name) {

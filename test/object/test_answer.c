@@ -39,7 +39,8 @@ TEST(object_lists_are_read) {
               "<Contents><Key>p/a&lt;b</Key><LastModified>2026-11-30T04:41:09.000Z</LastModified>"
               "<ETag>&quot;0123&quot;</ETag><Size>12345678901</Size><Owner><ID>x</ID></Owner></"
               "Contents>"
-              "<Contents><Key><![CDATA[p/c]]></Key><Size>0</Size></Contents>"
+              "<Contents><Key><![CDATA[p/c]]></Key><Size>0</Size>"
+              "<LastModified>1013-11-30T04:41:09.000Z</LastModified></Contents>"
               "<CommonPrefixes><Prefix>z/</Prefix></CommonPrefixes></ListBucketResult>",
               &s, &a),
         BRG_OK);
