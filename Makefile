@@ -58,12 +58,14 @@ endif
 
 LIBS = $(PC_LIBS) $(foreach r,$(ROOMS),$(LIBS_$r)) -lm
 
-# A change of flags rebuilds; a change of comments in this file does not.
+# A change of flags rebuilds; a change of comments in this file does not. Who only asks (make -q) changes nothing.
 FLAGS_NOW := $(CC) $(CFLAGS_ALL) $(CPPFLAGS_ALL) $(PC_CFLAGS) \
   $(foreach v,$(sort $(filter FLAGS_src/% FLAGS_test/%,$(.VARIABLES))),$v=$($v))
+ifeq ($(findstring q,$(firstword -$(MAKEFLAGS))),)
 ifneq ($(strip $(file <$(B)/flags)),$(strip $(FLAGS_NOW)))
 $(shell mkdir -p $(B))
 $(file >$(B)/flags,$(FLAGS_NOW))
+endif
 endif
 
 # ---- Objects -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 # release only
-# timeout: 200
+# timeout: 900
 """libberingia as somebody else gets it: installed, found by pkg-config, compiled by gcc and clang as C99 and as
 C++, shared and static. What goes wrong: a program does with it what it should not (bad_use.c); a program was
 built with the first header that was ever given out; a page of the manual or an exported name is forgotten. What must
@@ -190,7 +190,7 @@ def manual():
 
 def main():
     os.makedirs(SCRATCH, exist_ok=True)
-    done = run("make", "-s", "-C", ROOT, "install", "PREFIX=" + PREFIX)
+    done = run("make", "-s", "-C", ROOT, "install", "PREFIX=" + PREFIX, timeout=600)
     if done.returncode != 0:
         say("library_installs", False, done.stderr[-600:])
         return 1
