@@ -22,19 +22,6 @@ static void hold(struct hub_run *x, uint64_t count) {
     CHECK(hub_run_step(x, &c)->code == WIRE_OK);
 }
 
-static void merge(struct hub_run *x, time_ns at) {
-    hub_step(x->h, at, &(struct hub_cmd){.kind = HUB_CMD_TICK}, &x->out);
-    buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
-    x->count += x->out.records_count;
-    if (x->out.merge == NULL) return;
-    const struct hub_cmd c = {
-        .kind = HUB_CMD_MERGED,
-        .u.merged = {.plan = x->out.merge->id, .checkpoint = {{2}}, .theta = {{3}}, .bytes = 100}};
-    hub_step(x->h, at, &c, &x->out);
-    buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
-    x->count += x->out.records_count;
-}
-
 static struct hub_run *region_run(void) {
     static struct hub_run run, *x = NULL;
     const struct hub_span others[] = {{.range = {20, 6}}, {.skip = true, .range = {30, 2}}};
@@ -52,7 +39,7 @@ static struct hub_run *region_run(void) {
     hold(x, 0);
     hold(x, 16);
     hub_run_site(x, "a", 1);
-    merge(x, 50LL * NS_PER_S);
+    hub_run_merge(x, 5LL * NS_PER_S);
     c = (struct hub_cmd){.kind = HUB_CMD_TAKE_IN,
                          .u.take_in = {.version = 2,
                                        .blob = {{7}},
@@ -60,17 +47,13 @@ static struct hub_run *region_run(void) {
                                        .did = {{8}},
                                        .spans = others,
                                        .count = 2}};
-    hub_step(x->h, 50LL * NS_PER_S, &c, &x->out);
-    CHECK(x->out.answer.code == WIRE_OK);
-    buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
-    x->count += x->out.records_count;
+    CHECK(hub_run_step(x, &c)->code == WIRE_OK);
     hub_snapshot(x->h, &x->snapshot);
     x->snapshot_seq = x->count;
-    merge(x, 200LL * NS_PER_S);
+    hub_run_site(x, "b", 2);
+    hub_run_merge(x, 7LL * NS_PER_S);
     c = (struct hub_cmd){.kind = HUB_CMD_RESET};
-    hub_step(x->h, 201LL * NS_PER_S, &c, &x->out);
-    buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
-    x->count += x->out.records_count;
+    (void)hub_run_at(x, 20LL * NS_PER_S, &c);
     return x;
 }
 

@@ -12,6 +12,7 @@ struct hub_run {
     struct buf records; /* framed as in hub_out */
     struct buf snapshot;
     uint64_t snapshot_seq, count;
+    uint64_t plan; /* a merge that was asked for; 0: none */
     struct hub *h;
     struct hub_out out;
 };
@@ -28,6 +29,7 @@ static inline struct hub_settings hub_run_settings(void) {
                                  .staleness_max = 1,
                                  .rule = outer_rule_default(),
                                  .codec = CODEC_FP32,
+                                 .schedule = {.kind = SCHEDULE_CONSTANT, .lr = 1e-3},
                                  .ttl_ns = 100LL * NS_PER_S,
                                  .heartbeat_ns = NS_PER_S,
                                  .lease_samples_min = 4,
@@ -37,11 +39,29 @@ static inline struct hub_settings hub_run_settings(void) {
                                  .delta_bytes_max = 1 << 20};
 }
 
-static inline const struct wire_answer *hub_run_step(struct hub_run *x, const struct hub_cmd *c) {
-    hub_step(x->h, 5LL * NS_PER_S, c, &x->out);
+static inline const struct wire_answer *hub_run_at(struct hub_run *x, time_ns at,
+                                                   const struct hub_cmd *c) {
+    hub_step(x->h, at, c, &x->out);
     buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
     x->count += x->out.records_count;
+    if (x->out.merge != NULL) x->plan = x->out.merge->id;
     return &x->out.answer;
+}
+
+static inline const struct wire_answer *hub_run_step(struct hub_run *x, const struct hub_cmd *c) {
+    return hub_run_at(x, 5LL * NS_PER_S, c);
+}
+
+/* The merge that was planned last, or is as soon as grace is over, is made. */
+static inline void hub_run_merge(struct hub_run *x, time_ns at) {
+    for (int i = 0; i < 3 && x->plan == 0; i++, at += 2 * x->s.grace_ns)
+        (void)hub_run_at(x, at, &(struct hub_cmd){.kind = HUB_CMD_TICK});
+    CHECK(x->plan != 0);
+    const struct hub_cmd c = {
+        .kind = HUB_CMD_MERGED,
+        .u.merged = {.plan = x->plan, .checkpoint = {{2}}, .theta = {{3}}, .bytes = 100}};
+    x->plan = 0;
+    (void)hub_run_at(x, at, &c);
 }
 
 static inline struct wire_request hub_run_request(const struct hub_run *x, enum wire_kind kind,
@@ -102,7 +122,6 @@ static inline void hub_run_begin(struct hub_run *x, double sync_tokens) {
 /* Made once a process. */
 static inline struct hub_run *hub_run(void) {
     static struct hub_run run, *x = NULL;
-    struct hub_cmd c;
     if (x != NULL) return x;
     x = &run;
     hub_run_begin(x, 0);
@@ -110,22 +129,8 @@ static inline struct hub_run *hub_run(void) {
     hub_run_site(x, "b", 2);
     hub_snapshot(x->h, &x->snapshot);
     x->snapshot_seq = x->count;
-    hub_step(x->h, 50LL * NS_PER_S, &(struct hub_cmd){.kind = HUB_CMD_TICK}, &x->out);
-    buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
-    x->count += x->out.records_count;
-    if (x->out.merge != NULL) {
-        c = (struct hub_cmd){
-            .kind = HUB_CMD_MERGED,
-            .u.merged = {
-                .plan = x->out.merge->id, .checkpoint = {{2}}, .theta = {{3}}, .bytes = 100}};
-        hub_step(x->h, 51LL * NS_PER_S, &c, &x->out);
-        buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
-        x->count += x->out.records_count;
-    }
-    c = (struct hub_cmd){.kind = HUB_CMD_ROLLBACK};
-    hub_step(x->h, 52LL * NS_PER_S, &c, &x->out);
-    buf_put(&x->records, x->out.records.data, x->out.records.bytes_count);
-    x->count += x->out.records_count;
+    hub_run_merge(x, 50LL * NS_PER_S);
+    (void)hub_run_at(x, 52LL * NS_PER_S, &(struct hub_cmd){.kind = HUB_CMD_ROLLBACK});
     return x;
 }
 
@@ -136,10 +141,7 @@ static inline struct hub_run *hub_run_synchronous(void) {
     x = &run;
     hub_run_begin(x, 1e9);
     hub_run_site(x, "a", 1);
-    CHECK(x->out.merge != NULL);
-    struct hub_cmd c = {.kind = HUB_CMD_MERGED,
-                        .u.merged = {.plan = x->out.merge->id, .checkpoint = {{2}}, .bytes = 100}};
-    (void)hub_run_step(x, &c);
+    hub_run_merge(x, 5LL * NS_PER_S);
     hub_run_site(x, "b", 2);
     hub_snapshot(x->h, &x->snapshot);
     x->snapshot_seq = x->count;
