@@ -53,7 +53,7 @@ static enum brg_status fields(const char *name, size_t number, char *line, doubl
 
 static void add(struct swf_trace *out, size_t *cap, const double v[FIELDS]) {
     double processors = v[4] > 0 ? v[4] : v[7];
-    if (v[3] < 0 || processors <= 0 || v[1] < 0) {
+    if (v[3] < 0 || processors < 1 || v[1] < 0) { /* so the machine has one processor at least */
         out->left_out++;
         return;
     }

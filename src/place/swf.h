@@ -14,7 +14,7 @@ struct swf_job {
 struct swf_trace {
     struct swf_job *jobs; /* in order of submission, the first at 0 */
     size_t count;
-    size_t left_out;   /* jobs without a run time or processors, as the format allows (-1) */
+    size_t left_out;   /* jobs without a run time or a processor, as the format allows (-1) */
     double processors; /* MaxProcs or MaxNodes of the header; else the largest job */
     double span_s;     /* last submission */
 };

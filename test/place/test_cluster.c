@@ -92,6 +92,7 @@ TEST(place_a_wrong_trace_is_told_with_its_line) {
          "wrong:2: field 2: \"x\""},
         {"1 0 0 nan 1 0 0 1 60 0 1 1 1 1 1 1 0 0\n", "field 4"},
         {"1 0 0 -1 -1 0 0 -1 60 0 1 1 1 1 1 1 0 0\n", "holds no job"},
+        {"; MaxNodes: 0\n1 0 0 5 0.89 0 0 1 60 0 1 1 1 1 1 1 0 0\n", "holds no job"},
     };
     for (size_t i = 0; i < ARRAY_COUNT(cases); i++) {
         struct swf_trace t;
