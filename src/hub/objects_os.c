@@ -182,21 +182,10 @@ struct wanted {
 };
 
 static enum brg_status hash_file(const char *path, struct hash *out, struct err *e) {
-    AUTO_FREE uint8_t *piece = mem_alloc(IO_BYTES, 1);
     AUTO_CLOSE int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int64_t bytes = os_file_bytes(path);
-    struct hasher h;
-    hasher_init(&h);
-    if (fd < 0 || bytes < 0) return err_set(e, BRG_E_MISSING, "%s: is gone", path);
-    for (uint64_t at = 0; at < (uint64_t)bytes;) {
-        uint64_t left = (uint64_t)bytes - at;
-        size_t n = left < IO_BYTES ? (size_t)left : IO_BYTES;
-        TRY(os_pread_all(fd, piece, n, at, path, e));
-        hasher_update(&h, piece, n);
-        at += n;
-    }
-    *out = hasher_final(&h);
-    return BRG_OK;
+    uint64_t bytes;
+    if (fd < 0) return err_set(e, BRG_E_MISSING, "%s: is gone", path);
+    return store_hash_fd(fd, path, out, &bytes, e);
 }
 
 static void want_checkpoint(struct objects *o, const struct hash *h, struct wanted *w) {

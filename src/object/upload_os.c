@@ -28,18 +28,31 @@ static void below_prefix(void *user, const struct object_entry *x) {
     l->visit(l->user, &y);
 }
 
+/* Performs r, reads its answer, and ends r. */
+static enum brg_status ask(struct object_request *r, object_visit *visit, void *user,
+                           struct object_answer *a, struct err *e) {
+    enum brg_status st = object_perform(r, e);
+    if (st == BRG_OK)
+        st = object_answer_parse(r->body.data, r->body.bytes_count, visit, user, a, e);
+    object_request_fini(r);
+    return st;
+}
+
 static enum brg_status one_page(struct object_store *s, const char *key, const char *query,
                                 const char *root, object_visit *visit, void *user,
                                 struct object_answer *a, struct err *e) {
     struct object_request r = {.store = s, .kind = OBJECT_GET, .key = key, .query = query};
     (void)snprintf(r.what, sizeof r.what, "list of %.120s", key != NULL ? key : "the bucket");
-    enum brg_status st = object_perform(&r, e);
-    if (st == BRG_OK) st = object_answer_parse(r.body.data, r.body.bytes_count, visit, user, a, e);
-    if (st == BRG_OK && strcmp(a->root, root) != 0)
-        st = err_set(e, BRG_E_MESSAGE, "the object store %s: <%s> instead of <%s>", s->name,
-                     a->root, root);
-    object_request_fini(&r);
-    return st;
+    TRY(ask(&r, visit, user, a, e));
+    if (strcmp(a->root, root) == 0) return BRG_OK;
+    return err_set(e, BRG_E_MESSAGE, "the object store %s: <%s> instead of <%s>", s->name, a->root,
+                   root);
+}
+
+/* NAME=VALUE, escaped. */
+static void param_put(const char *name, const char *value, struct buf *out) {
+    buf_printf(out, "%s=", name);
+    object_escape(value, false, out);
 }
 
 static void prefix_put(struct object_store *s, const char *prefix, struct buf *out) {
@@ -48,50 +61,47 @@ static void prefix_put(struct object_store *s, const char *prefix, struct buf *o
     object_escape(prefix, false, out);
 }
 
-enum brg_status object_list(struct object_store *s, const char *prefix, object_visit *visit,
-                            void *user, struct err *e) {
+static void objects_query(struct object_store *s, const char *prefix, const struct object_answer *a,
+                          struct buf *out) {
+    if (a->more) param_put("continuation-token", a->next, out);
+    buf_printf(out, "%slist-type=2&prefix=", a->more ? "&" : "");
+    prefix_put(s, prefix, out);
+}
+
+static void uploads_query(struct object_store *s, const char *prefix, const struct object_answer *a,
+                          struct buf *out) {
+    if (a->more) param_put("key-marker", a->next, out);
+    buf_printf(out, "%sprefix=", a->more ? "&" : "");
+    prefix_put(s, prefix, out);
+    if (a->more) param_put("&upload-id-marker", a->next_upload, out);
+    buf_printf(out, "&uploads=");
+}
+
+/* query: of the page behind the answer *a, its parameters in order of their names as signing wants them. */
+static enum brg_status all_pages(struct object_store *s, const char *prefix, const char *root,
+                                 void (*query)(struct object_store *s, const char *prefix,
+                                               const struct object_answer *a, struct buf *out),
+                                 object_visit *visit, void *user, struct err *e) {
     struct listing l = {s, visit, user};
     struct object_answer a = {.root = ""};
     for (int page = 0; page < PAGES_MAX; page++) {
-        AUTO_BUF struct buf query;
-        buf_init(&query, OBJECT_URL_MAX);
-        if (a.more) {
-            buf_printf(&query, "continuation-token=");
-            object_escape(a.next, false, &query);
-            buf_u8(&query, '&');
-        }
-        buf_printf(&query, "list-type=2&prefix=");
-        prefix_put(s, prefix, &query);
-        TRY(one_page(s, NULL, buf_cstr(&query), "ListBucketResult", below_prefix, &l, &a, e));
+        AUTO_BUF struct buf q;
+        buf_init(&q, OBJECT_URL_MAX);
+        query(s, prefix, &a, &q);
+        TRY(one_page(s, NULL, buf_cstr(&q), root, below_prefix, &l, &a, e));
         if (!a.more || a.next[0] == '\0') return BRG_OK;
     }
     return err_set(e, BRG_E_LIMIT, "the object store %s: a list without an end", s->name);
 }
 
+enum brg_status object_list(struct object_store *s, const char *prefix, object_visit *visit,
+                            void *user, struct err *e) {
+    return all_pages(s, prefix, "ListBucketResult", objects_query, visit, user, e);
+}
+
 enum brg_status object_uploads(struct object_store *s, const char *prefix, object_visit *visit,
                                void *user, struct err *e) {
-    struct listing l = {s, visit, user};
-    struct object_answer a = {.root = ""};
-    for (int page = 0; page < PAGES_MAX; page++) {
-        AUTO_BUF struct buf query;
-        buf_init(&query, OBJECT_URL_MAX);
-        if (a.more) {
-            buf_printf(&query, "key-marker=");
-            object_escape(a.next, false, &query);
-            buf_u8(&query, '&');
-        }
-        buf_printf(&query, "prefix=");
-        prefix_put(s, prefix, &query);
-        if (a.more) {
-            buf_printf(&query, "&upload-id-marker=");
-            object_escape(a.next_upload, false, &query);
-        }
-        buf_printf(&query, "&uploads=");
-        TRY(one_page(s, NULL, buf_cstr(&query), "ListMultipartUploadsResult", below_prefix, &l, &a,
-                     e));
-        if (!a.more || a.next[0] == '\0') return BRG_OK;
-    }
-    return err_set(e, BRG_E_LIMIT, "the object store %s: a list without an end", s->name);
+    return all_pages(s, prefix, "ListMultipartUploadsResult", uploads_query, visit, user, e);
 }
 
 /* ---- Uploads ------------------------------------------------------------------------------------------------ */
@@ -124,13 +134,11 @@ enum brg_status object_upload_begin(struct object_store *s, const char *key,
         .store = s, .kind = OBJECT_POST, .key = key, .query = "uploads=", .meta = sha256};
     struct object_answer a = {.root = ""};
     (void)snprintf(r.what, sizeof r.what, "beginning an upload of %.100s", key);
-    enum brg_status st = object_perform(&r, e);
-    if (st == BRG_OK) st = object_answer_parse(r.body.data, r.body.bytes_count, NULL, NULL, &a, e);
-    if (st == BRG_OK && a.upload[0] == '\0')
-        st = err_set(e, BRG_E_MESSAGE, "the object store %s: an upload without a name", s->name);
-    if (st == BRG_OK) (void)snprintf(out, OBJECT_TEXT_MAX, "%s", a.upload);
-    object_request_fini(&r);
-    return st;
+    TRY(ask(&r, NULL, NULL, &a, e));
+    if (a.upload[0] == '\0')
+        return err_set(e, BRG_E_MESSAGE, "the object store %s: an upload without a name", s->name);
+    (void)snprintf(out, OBJECT_TEXT_MAX, "%s", a.upload);
+    return BRG_OK;
 }
 
 struct gather {
@@ -171,13 +179,8 @@ enum brg_status object_upload_parts(struct object_store *s, const char *key, con
     for (int page = 0; st == BRG_OK && page < PAGES_MAX; page++) {
         AUTO_BUF struct buf query;
         buf_init(&query, OBJECT_URL_MAX);
-        if (a.more) {
-            buf_printf(&query, "part-number-marker=");
-            object_escape(a.next, false, &query);
-            buf_u8(&query, '&');
-        }
-        buf_printf(&query, "uploadId=");
-        object_escape(upload, false, &query);
+        if (a.more) param_put("part-number-marker", a.next, &query);
+        param_put(a.more ? "&uploadId" : "uploadId", upload, &query);
         st = one_page(s, key, buf_cstr(&query), "ListPartsResult", on_part, &g, &a, e);
         if (!a.more || a.next[0] == '\0') break;
     }
@@ -193,8 +196,8 @@ enum brg_status object_put_part(struct object_store *s, const char *key, const c
                                 struct err *e) {
     AUTO_BUF struct buf query;
     buf_init(&query, OBJECT_URL_MAX);
-    buf_printf(&query, "partNumber=%u&uploadId=", number);
-    object_escape(upload, false, &query);
+    buf_printf(&query, "partNumber=%u&", number);
+    param_put("uploadId", upload, &query);
     struct object_request r = {.store = s,
                                .kind = OBJECT_PUT,
                                .key = key,
@@ -225,8 +228,7 @@ enum brg_status object_upload_finish(struct object_store *s, const char *key, co
     struct object_answer a = {.root = ""};
     buf_init(&query, OBJECT_URL_MAX);
     buf_init(&body, 4 << 20);
-    buf_printf(&query, "uploadId=");
-    object_escape(upload, false, &query);
+    param_put("uploadId", upload, &query);
     buf_printf(&body, "<CompleteMultipartUpload>");
     for (uint32_t i = 0; i < p->count; i++) {
         buf_printf(&body, "<Part><PartNumber>%u</PartNumber><ETag>", i + 1);
@@ -255,8 +257,7 @@ enum brg_status object_upload_abort(struct object_store *s, const char *key, con
                                     struct err *e) {
     AUTO_BUF struct buf query;
     buf_init(&query, OBJECT_URL_MAX);
-    buf_printf(&query, "uploadId=");
-    object_escape(upload, false, &query);
+    param_put("uploadId", upload, &query);
     struct object_request r = {
         .store = s, .kind = OBJECT_DELETE, .key = key, .query = buf_cstr(&query)};
     (void)snprintf(r.what, sizeof r.what, "ending the upload of %.100s", key);

@@ -121,6 +121,9 @@ enum brg_status blobs_verify(const struct blobs *b, const struct hash *h, struct
 enum brg_status blobs_remove(struct blobs *b, const struct hash *h, struct err *e) MUST_USE;
 /* Removes parts and temporary files that no live upload owns; called at start. */
 enum brg_status blobs_sweep(struct blobs *b, struct err *e) MUST_USE;
+/* SHA-256 of all bytes of an open file, wherever it stands, and how many there are. */
+enum brg_status store_hash_fd(int fd, const char *path, struct hash *out, uint64_t *out_bytes,
+                              struct err *e) MUST_USE;
 
 /* ---- safetensors: u64 header bytes | JSON header | data. Reader is strict: overlaps, gaps, sizes
  * that do not follow from shape and type, duplicate names and trailing bytes are errors that name the

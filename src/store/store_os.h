@@ -8,9 +8,6 @@
 
 enum { STORE_IO_BYTES = 1 << 20 }; /* one piece of a sequential read */
 
-/* SHA-256 of the next bytes of an open file, from offset 0, and how many there were. */
-enum brg_status store_hash_fd(int fd, const char *path, struct hash *out, uint64_t *out_bytes,
-                              struct err *e) MUST_USE;
 /* fsync; after a failure the file's pages are in doubt, so it is not tried again. */
 enum brg_status store_fsync(int fd, const char *path, struct err *e) MUST_USE;
 

@@ -27,26 +27,18 @@ static struct hub_run *region_run(void) {
     const struct hub_span others[] = {{.range = {20, 6}}, {.skip = true, .range = {30, 2}}};
     if (x != NULL) return x;
     x = &run;
-    x->s = hub_run_settings();
-    x->h = hub_create(&x->s, 1);
-    hub_out_init(&x->out);
-    buf_init(&x->records, 1 << 20);
-    buf_init(&x->snapshot, 1 << 20);
-    struct hub_cmd c = {.kind = HUB_CMD_INIT, .u.init = {.checkpoint = {{1}}, .bytes = 100}};
-    (void)hub_run_step(x, &c);
-    c = (struct hub_cmd){.kind = HUB_CMD_START};
-    (void)hub_run_step(x, &c);
+    hub_run_begin(x, 0);
     hold(x, 0);
     hold(x, 16);
     hub_run_site(x, "a", 1);
     hub_run_merge(x, 5LL * NS_PER_S);
-    c = (struct hub_cmd){.kind = HUB_CMD_TAKE_IN,
-                         .u.take_in = {.version = 2,
-                                       .blob = {{7}},
-                                       .bytes = DELTA_HEADER_BYTES + 400,
-                                       .did = {{8}},
-                                       .spans = others,
-                                       .count = 2}};
+    struct hub_cmd c = {.kind = HUB_CMD_TAKE_IN,
+                        .u.take_in = {.version = 2,
+                                      .blob = {{7}},
+                                      .bytes = DELTA_HEADER_BYTES + 400,
+                                      .did = {{8}},
+                                      .spans = others,
+                                      .count = 2}};
     CHECK(hub_run_step(x, &c)->code == WIRE_OK);
     hub_snapshot(x->h, &x->snapshot);
     x->snapshot_seq = x->count;
