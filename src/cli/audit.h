@@ -148,6 +148,8 @@ struct audit_lease *audit_lease_find(struct audit *a, uint64_t tok);
 struct audit_delta *audit_delta_find(struct audit *a, const struct id128 *did);
 struct audit_delta *audit_delta_add(struct audit *a, const struct id128 *did);
 struct audit_version *audit_version_find(struct audit *a, uint64_t version);
+/* The version before v; NULL where the journal has none. A journal may name any number: no walk of parents goes in a circle. */
+const struct audit_version *audit_parent(struct audit *a, const struct audit_version *v);
 uint64_t audit_taken(struct audit *a); /* the parent's version that the head has taken in */
 bool audit_is_ancestor(struct audit *a, uint64_t version); /* of the head, or the head itself */
 uint32_t audit_reason(struct audit *a, const char *text);

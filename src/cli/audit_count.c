@@ -40,7 +40,7 @@ static void add_ancestry(struct audit *a, struct edges *x) {
             for (size_t k = 0; k < d->segments_count; k++)
                 edges_add(x, d->segments[k].epoch, d->segments[k].start, d->segments[k].count);
         }
-        v = v->parent < v->version ? audit_version_find(a, v->parent) : NULL;
+        v = audit_parent(a, v);
     }
 }
 

@@ -238,12 +238,13 @@ uint64_t audit_taken(struct audit *a) {
     return head != NULL ? head->taken : 0;
 }
 
+const struct audit_version *audit_parent(struct audit *a, const struct audit_version *v) {
+    return v->parent < v->version ? audit_version_find(a, v->parent) : NULL;
+}
+
 bool audit_is_ancestor(struct audit *a, uint64_t version) {
     const struct audit_version *v = audit_version_find(a, a->head);
-    while (v != NULL && v->version > version) {
-        if (v->version == 0) return false;
-        v = audit_version_find(a, v->parent);
-    }
+    while (v != NULL && v->version > version) v = audit_parent(a, v);
     return v != NULL && v->version == version;
 }
 

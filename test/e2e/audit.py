@@ -20,7 +20,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import hub as h  # noqa: E402
 
-GRANT, STAGE, MERGE, SEAL = 5, 7, 10, 11
+GRANT, STAGE, MERGE, SEAL, ROLLBACK = 5, 7, 10, 11, 13
 BASE = None
 
 
@@ -93,6 +93,20 @@ def test_a_contribution_merged_twice_is_found():
     write(path, rows)
     status, a, said = audit(path)
     h.check("found", status == 17 and a["doubled"] > 0 and a["findings"] > 0, (status, a, said))
+
+
+def test_a_version_that_is_its_own_parent_ends():
+    path = copy("circle")
+    rows = read(path)
+    i = max(i for i, (k, _) in enumerate(rows) if k == MERGE)
+    body = bytearray(rows[i][1])
+    head = struct.unpack_from("<Q", body, 8)[0]
+    struct.pack_into("<Q", body, 16, head)
+    rows[i] = (MERGE, bytes(body))
+    rows.append((ROLLBACK, bytes(body[:8]) + struct.pack("<QQI", 1, head + 1, 9)))
+    write(path, rows)
+    status, a, said = audit(path)
+    h.check("found", status == 17 and a["findings"] > 0, (status, a, said))
 
 
 def test_a_contribution_left_out_is_found():
