@@ -419,7 +419,7 @@ help:
 	@echo "make test-sync        synchronous rounds: three sites beside a central run, 100 steps, kills; docs/outer.md"
 	@echo "make test-security [T=name]  attacks on a real hub while an honest site trains; docs/security.md"
 	@echo "make test-docs [T=name]   every command block of the documents, run as it stands; test/docs/blocks.py"
-	@echo "make test-hierarchy  two regions with two sites each over an ocean, beside a flat star: bytes, perplexity, kills; docs/hierarchy.md"
+	@echo "make test-hierarchy  two regions with two sites each over an ocean, beside a flat star: bytes, perplexity, kills (root); docs/hierarchy.md"
 	@echo "make test-facilities  docs/three-facilities.md as it stands: real Slurm, proxies, namespaces (root)"
 	@echo "make test-postgres [ARGS='--minutes 4 --only NAME']  the journal on a PostgreSQL server, standby hubs; docs/store.md"
 	@echo "make test-s3 [ARGS='--only NAME']  weights through a real object store, killed and wrong too (root; installs Swift); docs/s3.md"
