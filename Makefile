@@ -101,10 +101,10 @@ $(B)/beringia: $(ALL_OBJECTS) $(SIM_OBJECTS) $(B)/obj/sim-many.o
 	@$(CC) $(LDFLAGS_ALL) $(ALL_OBJECTS) $(SIM_OBJECTS) $(B)/obj/sim-many.o $(LIBS) -o $@.$$$$.tmp && mv -f $@.$$$$.tmp $@
 
 # The C API: what include/beringia.h declares is exported, everything else is hidden.
-# A site reads checkpoints, and has no journal: so neither SQLite nor libpq. Of an object store it knows the answers alone: no credentials.
+# A site reads checkpoints, and has no journal: so neither SQLite nor libpq. It may meet the hub in a bucket.
 LIBRARY_ROOMS := base data lease outer store object wire site
-LIBRARY_OBJECTS = $(filter-out %/journal_os.o %/journal_sqlite_os.o %/journal_pg_os.o %/pg_os.o \
-  %/object/sign.o %/keys_os.o %/object_os.o %/upload_os.o,$(foreach r,$(LIBRARY_ROOMS),$(OBJECTS_$r)))
+LIBRARY_OBJECTS = $(filter-out %/journal_os.o %/journal_sqlite_os.o %/journal_pg_os.o %/pg_os.o, \
+  $(foreach r,$(LIBRARY_ROOMS),$(OBJECTS_$r)))
 # A symbol that is missing is an error here, not at somebody's dlopen; sanitizers leave theirs open.
 NO_UNDEFINED := $(if $(filter asan tsan,$(VARIANT)),,-Wl,--no-undefined)
 # The soname changes when a program that was built before would not run any more; the version as semver.org says.

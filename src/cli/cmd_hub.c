@@ -46,7 +46,8 @@ static const char HELP[] =
     "\n"
     "Where it can be reached from other machines it wants a certificate (beringia tls) and tokens\n"
     "(beringia token), or refuses; docs/security.md.\n"
-    "Prints `listening on URL` and writes RUN/hub.json. SIGTERM and SIGINT stop it in order; after "
+    "Prints `listening on URL`, with blobs.mailbox a line `mailbox bucket:...`, and writes "
+    "RUN/hub.json. SIGTERM and SIGINT stop it in order; after "
     "any\n"
     "other end start it again: nothing that was answered is lost. A renewed certificate is taken "
     "up\n"
@@ -193,6 +194,7 @@ static int serve(struct hub_server_options o, const char *rebuild_from, bool sta
     if (st == BRG_OK && !stopped) st = write_hub_json(run, s, text, &e);
     if (st == BRG_OK && !stopped) {
         printf("listening on %s\n", hub_server_url(s));
+        if (*hub_server_mailbox(s) != '\0') printf("mailbox %s\n", hub_server_mailbox(s));
         (void)fflush(stdout);
         notify_say(&manager, "READY=1\nSTATUS=serving %.400s at %.400s", run, hub_server_url(s));
         sig = wait_for_end(s, &stop);

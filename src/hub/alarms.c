@@ -78,6 +78,12 @@ static void of_hub(const struct walk *w, const struct hub_view *v, const struct 
               "sites are served by the hub itself meanwhile, nothing is lost; mend it, and the hub "
               "goes on with it by itself (docs/s3.md)");
     }
+    if (x->mailbox != NULL && x->mailbox->down) {
+        (void)snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, x->mailbox->cause);
+        raise(w, "mailbox_down", ALARM_ERROR, "", text,
+              "sites that come through the bucket wait, nothing is lost; mend it, and the hub goes "
+              "on by itself (docs/s3.md)");
+    }
     if (v->held)
         raise(w, "hub_behind", ALARM_ERROR, "",
               "a site has seen more than this hub knows: nothing is given out or merged",

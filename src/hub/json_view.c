@@ -153,6 +153,29 @@ static void put_objects(const struct objects_view *o, struct buf *out, bool *fir
     buf_u8(out, '}');
 }
 
+static void put_mailbox(const struct mailbox_view *m, struct buf *out, bool *first) {
+    bool inner = true;
+    if (m == NULL || !m->on) return;
+    json_key(out, first, "mailbox");
+    buf_u8(out, '{');
+    json_member_bool(out, &inner, "up", !m->down);
+    json_member_text(out, &inner, "cause", m->cause);
+    json_member_text(out, &inner, "address", m->address);
+    json_member_u64(out, &inner, "requests", m->requests);
+    json_member_u64(out, &inner, "answers", m->answers);
+    json_member_u64(out, &inner, "refused", m->refused);
+    json_member_u64(out, &inner, "stale", m->stale);
+    json_member_u64(out, &inner, "lists", m->lists);
+    json_member_u64(out, &inner, "writes", m->writes);
+    json_member_u64(out, &inner, "reads", m->reads);
+    json_member_u64(out, &inner, "deletes", m->deletes);
+    json_member_u64(out, &inner, "failures", m->failures);
+    json_member_u64(out, &inner, "bytes_in", m->bytes_in);
+    json_member_u64(out, &inner, "bytes_out", m->bytes_out);
+    json_member_f64(out, &inner, "cost", m->cost);
+    buf_u8(out, '}');
+}
+
 static void put_versions(const struct hub *h, uint64_t from, uint64_t head, uint32_t max,
                          struct buf *out, uint64_t *out_next) {
     uint32_t count = 0;
@@ -293,6 +316,7 @@ void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
     put_facilities(h, now, out, &first);
     links_view(x->links, out, &first);
     put_objects(x->objects, out, &first);
+    put_mailbox(x->mailbox, out, &first);
     view_alarms(h, now, x, out, &first);
     json_key(out, &first, "versions");
     put_versions(h, v.head >= STATUS_VERSIONS ? v.head - STATUS_VERSIONS + 1 : 0, v.head,

@@ -12,6 +12,14 @@ struct objects_view {  /* of the run's object store: objects_os.h */
     uint64_t objects, writes, reads, deletes, failures, bytes_up, bytes_down, times_down;
     double cost; /* of the requests since the start, by blobs.price_writes and blobs.price_reads */
 };
+struct mailbox_view { /* of those who come through it: mailbox_os.h */
+    bool on, down;
+    char cause[300];
+    char address[300];                          /* "bucket:s3://..." */
+    uint64_t requests, answers, refused, stale; /* taken, answered; not understood; too old */
+    uint64_t lists, writes, reads, deletes, failures, bytes_in, bytes_out; /* writes: with lists */
+    double cost;
+};
 struct view_extra {                       /* what the shore knows and the machine does not */
     bool full, away, stopping, merge_bad; /* merge_bad: the last merge did not work */
     double wall;                          /* seconds since 1970: the others here are durations */
@@ -19,6 +27,7 @@ struct view_extra {                       /* what the shore knows and the machin
     uint64_t merges, merges_failed, full_times, away_times, requests, uploads_bytes, seq_durable;
     const struct hub_links *links;      /* borrowed; may be NULL */
     const struct objects_view *objects; /* the same */
+    const struct mailbox_view *mailbox; /* the same */
 };
 void view_status(const struct hub *h, time_ns now, const struct run_settings *s,
                  const struct view_extra *x, struct buf *out);

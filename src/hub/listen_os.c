@@ -230,6 +230,7 @@ static enum brg_status tls_of(const struct hub_server *s, struct tls_pair *out, 
 
 static struct MHD_Daemon *daemon_start(struct hub_server *s, int fd, uint32_t connections_max,
                                        const struct tls_pair *tls) {
+    bool door = fd < 0;
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD |
                      MHD_USE_POLL | MHD_USE_ERROR_LOG | MHD_USE_ITC;
     struct MHD_OptionItem more[] = {{MHD_OPTION_END, 0, NULL},
@@ -237,6 +238,9 @@ static struct MHD_Daemon *daemon_start(struct hub_server *s, int fd, uint32_t co
                                     {MHD_OPTION_END, 0, NULL},
                                     {MHD_OPTION_END, 0, NULL}};
     char priorities[sizeof PRIORITIES];
+    if (door) flags |= MHD_USE_NO_LISTEN_SOCKET;
+    struct MHD_OptionItem where[] = {{door ? MHD_OPTION_END : MHD_OPTION_LISTEN_SOCKET, fd, NULL},
+                                     {MHD_OPTION_END, 0, NULL}};
     memcpy(priorities, PRIORITIES, sizeof PRIORITIES);
     if (tls != NULL) {
         flags |= MHD_USE_TLS;
@@ -246,12 +250,16 @@ static struct MHD_Daemon *daemon_start(struct hub_server *s, int fd, uint32_t co
     }
     return MHD_start_daemon(
         flags, 0, NULL, NULL, http_on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, NULL,
+        MHD_OPTION_ARRAY, where, MHD_OPTION_NOTIFY_COMPLETED, http_on_completed, NULL,
         MHD_OPTION_NOTIFY_CONNECTION, http_on_connection, s, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_IDLE_S,
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)connections_max, MHD_OPTION_THREAD_STACK_SIZE,
         (size_t)(tls != NULL ? CONNECTION_STACK_TLS : CONNECTION_STACK),
         MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_ARRAY, more, MHD_OPTION_END);
+}
+
+struct MHD_Daemon *server_door(struct hub_server *s, uint32_t connections_max) {
+    return daemon_start(s, -1, connections_max, NULL);
 }
 
 static enum brg_status listen_with(struct hub_server *s, const char *listen_at,

@@ -172,6 +172,34 @@ static void put_objects(const struct objects_view *o, struct buf *out) {
             (double)o->bytes_down);
 }
 
+static void put_mailbox(const struct mailbox_view *m, struct buf *out) {
+    static const struct mailbox_view none = {.on = false};
+    if (m == NULL) m = &none;
+    gauge(out, "mailbox_up",
+          "1 while the mailbox of blobs.mailbox can be looked into; 0 where there is none.",
+          m->on && !m->down);
+    head(out, "mailbox_messages_total", "counter",
+         "Requests of sites in it since the start: taken, answered, refused (not understood), "
+         "stale (nobody waits any more).");
+    labelled(out, "mailbox_messages_total", "what", "taken", (double)m->requests);
+    labelled(out, "mailbox_messages_total", "what", "answered", (double)m->answers);
+    labelled(out, "mailbox_messages_total", "what", "refused", (double)m->refused);
+    labelled(out, "mailbox_messages_total", "what", "stale", (double)m->stale);
+    head(out, "mailbox_requests_total", "counter",
+         "Requests of the hub to the store for it: lists, writes (without lists), reads, deletes.");
+    labelled(out, "mailbox_requests_total", "kind", "lists", (double)m->lists);
+    labelled(out, "mailbox_requests_total", "kind", "writes", (double)(m->writes - m->lists));
+    labelled(out, "mailbox_requests_total", "kind", "reads", (double)m->reads);
+    labelled(out, "mailbox_requests_total", "kind", "deletes", (double)m->deletes);
+    counter(out, "mailbox_failures_total", "Of these, those that did not work.",
+            (double)m->failures);
+    counter(out, "mailbox_cost_total",
+            "Of these, what they cost by blobs.price_writes and blobs.price_reads.", m->cost);
+    counter(out, "mailbox_in_bytes_total", "Bytes that the hub fetched from it, lists and all.",
+            (double)m->bytes_in);
+    counter(out, "mailbox_out_bytes_total", "Bytes that the hub put there.", (double)m->bytes_out);
+}
+
 /* ---- Sites ----------------------------------------------------------------------------------------- */
 static double of_up(const struct hub_site_view *v) {
     return v->joined && v->live;
@@ -339,6 +367,7 @@ void metrics_put(const struct hub *h, time_ns now, const struct run_settings *s,
     put_ledger(&v, out);
     put_hub(&v, x, m, out);
     put_objects(x->objects, out);
+    put_mailbox(x->mailbox, out);
     put_sites(h, now, out);
     put_facilities(h, now, out);
     head(out, "alarm", "gauge", "1 for each alarm that stands; absent where it does not.");

@@ -21,11 +21,12 @@ enum {
 };
 
 /* ---- Down --------------------------------------------------------------------------------------------------- */
-/* Under the lock: what a doubt changes. False: too many, the hub serves it. */
+/* Under the lock: what a doubt changes. False: too many, the hub serves it; not where sites may come through the bucket,
+ * to whom it cannot. */
 static bool doubt_take(struct objects *o, struct object_row *r) {
     time_ns now = os_now();
     if (r->doubts > 0 && now - r->doubted < DOUBT_S * (time_ns)NS_PER_S) return true;
-    if (r->doubts >= DOUBTS_MAX) return false;
+    if (r->doubts >= DOUBTS_MAX && !o->s->dir.settings.blobs_mailbox) return false;
     r->doubts++;
     r->doubted = now;
     r->there = false;

@@ -11,6 +11,7 @@
 #include "hub/events_os.h"
 #include "hub/http_os.h"
 #include "hub/json_view.h"
+#include "hub/mailbox_os.h"
 #include "hub/objects_os.h"
 #include "wire/json.h"
 
@@ -124,6 +125,7 @@ static enum MHD_Result handle_run(struct exchange *x) {
 struct view_extra server_view_extra(struct hub_server *s) {
     time_ns now = os_now();
     objects_look_at(s->objects, &s->objects_view);
+    mailbox_look_at(s->mailbox, &s->mailbox_view);
     return (struct view_extra){
         .full = s->mode == SERVER_FULL,
         .away = s->away,
@@ -143,6 +145,7 @@ struct view_extra server_view_extra(struct hub_server *s) {
         .seq_durable = s->seq_durable,
         .links = &s->links,
         .objects = &s->objects_view,
+        .mailbox = &s->mailbox_view,
     };
 }
 

@@ -79,6 +79,8 @@ enum brg_status hub_server_failed(struct hub_server *s, struct err *e);
 const char *hub_server_url(const struct hub_server *s);
 /* "", or HOST:PORT where this machine reaches it, when url has a name that may lead elsewhere. */
 const char *hub_server_connect(const struct hub_server *s);
+/* "", or what sites give as --hub that come through the run's bucket. */
+const char *hub_server_mailbox(const struct hub_server *s);
 /* Looks whether the certificate's files are others than before, and goes on with what they say now: new
  * connections get the new one, those that are open stay. Files that are no good change nothing. now: say so in
  * any case, at once. From the thread that opened it; call it every few seconds. */

@@ -25,6 +25,7 @@
 
 #include "base/fault.h"
 #include "hub/events_os.h"
+#include "hub/mailbox_os.h"
 #include "hub/notify_os.h"
 #include "hub/objects_os.h"
 #include "hub/server_os.h"
@@ -397,6 +398,7 @@ enum brg_status hub_server_open(const struct hub_server_options *o, struct hub_s
         st = server_listen(s, o->listen != NULL ? o->listen : s->dir.settings.listen,
                            o->connections_max > 0 ? o->connections_max : connections_for(s), e);
     }
+    if (st == BRG_OK) st = mailbox_open(s, e);
     if (st == BRG_OK && s->uplink != NULL) st = uplink_start(s->uplink, e);
     if (st != BRG_OK) {
         hub_server_close(s);
@@ -414,6 +416,10 @@ const char *hub_server_connect(const struct hub_server *s) {
     return s->connect;
 }
 
+const char *hub_server_mailbox(const struct hub_server *s) {
+    return s->mailbox != NULL ? mailbox_address(s->mailbox) : "";
+}
+
 enum brg_status hub_server_failed(struct hub_server *s, struct err *e) {
     return s->uplink != NULL ? uplink_failed(s->uplink, e) : BRG_OK;
 }
@@ -427,12 +433,15 @@ void hub_server_close(struct hub_server *s) {
     pthread_cond_broadcast(&s->tick);
     pthread_cond_broadcast(&s->merge);
     pthread_mutex_unlock(&s->lock);
+    mailbox_stop(s->mailbox);
     objects_stop(s->objects); /* a merge may wait for it */
     if (s->tick_runs) pthread_join(s->tick_thread, NULL);
     if (s->merge_runs) pthread_join(s->merge_thread, NULL);
     if (s->journal_runs) pthread_join(s->journal_thread, NULL);
     events_stop(s->events);
+    mailbox_shut(s->mailbox);
     server_unlisten(s); /* its threads wait for the journal at most: that has written all */
+    mailbox_close(s->mailbox);
     objects_close(s->objects);
     events_destroy(s->events);
     journal_close(s->journal);

@@ -7,6 +7,7 @@
  *   json_view.c    the machine's state as JSON                              merge_thread_os.c
  *   publish_os.c   versions/, retention                                     events_os.c (viewers)
  *   objects_os.c   an object store beside the blobs                         objects thread
+ *   mailbox_os.c   those who come through it                                poller, workers
  *
  * One mutex, `lock`, guards everything below it; no file, no socket and no journal is touched while it
  * is held, except in a rebuild, when there is nothing else to do anyway. */
@@ -29,6 +30,7 @@ struct events;
 struct gate;
 struct uplink;
 struct objects;
+struct mailbox;
 
 enum server_mode {
     SERVER_SERVING = 0,
@@ -82,6 +84,7 @@ struct hub_server {
     struct gate *gate;       /* who gets in: gate_os.h */
     struct uplink *uplink;   /* to its parent: uplink_os.h; NULL: it has none */
     struct objects *objects; /* NULL: this run has no object store; objects_os.h */
+    struct mailbox *mailbox; /* NULL: nobody comes through it; mailbox_os.h */
     char url[400],
         connect[128]; /* connect: "", or where it is on this machine if not at url's name */
     time_ns started;
@@ -119,7 +122,8 @@ struct hub_server {
     struct server_times times;
     struct hub_links links;
     struct objects_view objects_view; /* of the last look */
-    struct notify *alive;             /* of the tick thread, once that runs; NULL: nobody asks */
+    struct mailbox_view mailbox_view;
+    struct notify *alive; /* of the tick thread, once that runs; NULL: nobody asks */
 };
 
 enum step_result { STEP_DONE = 0, STEP_FULL = 1, STEP_STOPPING = 2, STEP_AWAY = 3 };
@@ -171,6 +175,8 @@ void server_drop_blob_if_unused(struct hub_server *s, const struct hash *h);
 enum brg_status server_listen(struct hub_server *s, const char *listen, uint32_t connections_max,
                               struct err *e) MUST_USE;
 void server_unlisten(struct hub_server *s);
+/* The same without an address: connections come by MHD_add_connection alone, from this process. NULL: none. */
+struct MHD_Daemon *server_door(struct hub_server *s, uint32_t connections_max);
 
 pthread_mutex_t *server_stripe(struct hub_server *s, const struct id128 *did);
 

@@ -126,6 +126,10 @@ static const struct config_key keys[] = {
      .help = "of 1,000 requests that write or list, in any currency: for the cost in status"},
     {"blobs", "price_reads", CONFIG_F64, .def = "0", .min = 0, .max = 1e6,
      .help = "of 1,000 requests that read"},
+    {"blobs", "mailbox", CONFIG_BOOL, .def = "false",
+     .help = "sites may come through that store too: they need no way to the hub (docs/s3.md)"},
+    {"blobs", "mailbox_idle", CONFIG_DURATION, .def = "2s", .min = 100e6, .max = 10e9,
+     .help = "the longest pause between two looks into it; each look is one list"},
 
     {"hub", "listen", CONFIG_STRING, .def = "127.0.0.1:7070", .min = 1, .max = 255,
      .help = "HOST:PORT; port 0 takes any; [::1]:7070 for IPv6"},
@@ -246,6 +250,12 @@ static enum brg_status take_blobs(const struct config *c, struct run_settings *r
     r->blobs_expires_ns = config_duration(c, "blobs", "expires");
     r->blobs_price_writes = config_f64(c, "blobs", "price_writes");
     r->blobs_price_reads = config_f64(c, "blobs", "price_reads");
+    r->blobs_mailbox = config_bool(c, "blobs", "mailbox");
+    r->blobs_mailbox_idle_ns = config_duration(c, "blobs", "mailbox_idle");
+    if (*store == '\0' && r->blobs_mailbox)
+        return config_fail(c, "blobs", "store", e,
+                           "is missing, and blobs.mailbox is there: weights of those who come "
+                           "through a bucket go by the store; want s3://BUCKET[/PREFIX]");
     if (*store == '\0' && *endpoint != '\0')
         return config_fail(c, "blobs", "store", e,
                            "is missing, and blobs.endpoint is there; want s3://BUCKET[/PREFIX]");

@@ -38,6 +38,8 @@ struct run_settings {
     uint64_t blobs_part_bytes;
     int64_t blobs_expires_ns;
     double blobs_price_writes, blobs_price_reads;
+    bool blobs_mailbox;
+    int64_t blobs_mailbox_idle_ns;
     double rate;         /* requests a second of one token */
     int64_t patience_ns; /* what a connection that has shown no token is given */
 };

@@ -17,6 +17,7 @@ struct object_store {
     pthread_mutex_t lock; /* guards what follows */
     struct object_keys keys;
     struct object_counts counts;
+    int64_t date; /* of the last answer */
     CURL *idle[16];
     size_t idle_count;
 };
@@ -46,6 +47,7 @@ struct object_request {
     uint64_t total, length; /* total: UINT64_MAX where nothing was told */
     struct hash sha256;
     char etag[128];
+    int64_t date; /* 0: not told */
     /* while it runs */
     CURL *curl;
     uint64_t at, skipped, moved_up, moved_down;

@@ -104,6 +104,7 @@ enum brg_status object_refusal(long http, const void *body, size_t n, const char
 struct object_store;
 struct object_counts {
     uint64_t writes;  /* PUT, POST and lists: the dear ones */
+    uint64_t lists;   /* of these, lists */
     uint64_t reads;   /* GET */
     uint64_t deletes; /* free at most places */
     uint64_t bytes_up, bytes_down, failures;
@@ -115,6 +116,9 @@ enum brg_status object_store_open(const struct object_place *p, const char *cred
 void object_store_stop(struct object_store *s);
 void object_store_close(struct object_store *s); /* takes NULL too; nobody may be in a call */
 struct object_counts object_store_counts(struct object_store *s);
+/* The store's own clock at its last answer, seconds since 1970; 0: none yet. What it says of its objects' ages is to be
+ * compared with this, and not with a clock of this machine. */
+int64_t object_store_date(struct object_store *s);
 
 struct object_about {
     uint64_t bytes;

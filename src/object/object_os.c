@@ -68,6 +68,13 @@ struct object_counts object_store_counts(struct object_store *s) {
     return c;
 }
 
+int64_t object_store_date(struct object_store *s) {
+    CHECK(pthread_mutex_lock(&s->lock) == 0);
+    int64_t date = s->date;
+    CHECK(pthread_mutex_unlock(&s->lock) == 0);
+    return date;
+}
+
 static CURL *handle_take(struct object_store *s) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     CURL *h = s->idle_count > 0 ? s->idle[--s->idle_count] : NULL;
@@ -147,6 +154,7 @@ static size_t on_header(char *data, size_t size, size_t count, void *user) {
     if (strcasecmp(r->header, "content-length") == 0) (void)parse_u64(value, &r->length);
     if (strcasecmp(r->header, "x-amz-meta-sha256") == 0)
         (void)hex_decode(value, r->sha256.v, HASH_BYTES);
+    if (strcasecmp(r->header, "date") == 0) r->date = (int64_t)curl_getdate(value, NULL);
     if (strcasecmp(r->header, "etag") == 0)
         (void)snprintf(r->etag, sizeof r->etag, "%.127s", value);
     return n;
@@ -185,8 +193,10 @@ static bool header_add(struct curl_slist **list, const char *line) {
 
 static void url_put(struct object_store *s, const char *key, const char *query, struct buf *out) {
     buf_printf(out, "%s/%s", s->place.endpoint, s->place.bucket);
-    if (key != NULL)
-        buf_printf(out, "/%s%s%s", s->place.prefix, s->place.prefix[0] != '\0' ? "/" : "", key);
+    if (key != NULL) {
+        buf_printf(out, "/%s%s", s->place.prefix, s->place.prefix[0] != '\0' ? "/" : "");
+        object_escape(key, true, out); /* ours need none; what others put there may */
+    }
     if (query != NULL) buf_printf(out, "?%s", query);
 }
 
@@ -272,6 +282,8 @@ static void count(struct object_request *r, bool failed) {
     struct object_store *s = r->store;
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     bool lists = r->kind == OBJECT_GET && r->key == NULL;
+    s->counts.lists += lists;
+    if (r->date > 0) s->date = r->date;
     s->counts.reads += r->kind == OBJECT_GET && !lists;
     s->counts.deletes += r->kind == OBJECT_DELETE;
     s->counts.writes += r->kind == OBJECT_PUT || r->kind == OBJECT_PUT_SMALL ||
@@ -317,6 +329,7 @@ static enum brg_status perform_once(struct object_request *r, struct err *e) {
     r->body.overflow = false;
     r->at = r->begin;
     r->skipped = r->moved_up = r->moved_down = r->length = 0;
+    r->date = 0;
     r->total = UINT64_MAX;
     r->error[0] = '\0';
     struct object_keys k = keys_now(s);

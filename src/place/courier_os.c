@@ -317,7 +317,10 @@ static void serve(struct worker *w, const char *name) {
     os_path(run, w->c->spool, "run/%s", name);
     os_path(to, w->c->spool, "ans/%s", id);
     if (os_read_file(run, SPOOL_BYTES_MAX, &text, &e) != BRG_OK) return; /* the next courier's */
-    if (spool_request_decode(text.data, text.bytes_count, &w->r, &e) == BRG_OK) {
+    enum brg_status s = spool_request_decode(text.data, text.bytes_count, &w->r, &e);
+    if (s == BRG_OK && w->r.form != SPOOL_FILES)
+        s = err_set(&e, BRG_E_MESSAGE, "a request of a bucket (BRGSPOOL2) in a spool");
+    if (s == BRG_OK) {
         ask(w, &a);
     } else {
         log_line(LOG_WARN, "courier", "refused", "file=%s text=\"%s\"", run, e.text);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "site/api_os.h"
+#include "wire/mail.h"
 #include "wire/net_os.h"
 
 #define TIMEOUT_MAX_NS (24 * 3600 * (time_ns)NS_PER_S)
@@ -39,9 +40,9 @@ static enum brg_status files_take(struct brg_site *s, const struct brg_options *
         return err_set(e, BRG_E_CONFIG, "ca_file: the path is too long");
     snprintf(s->token_file, sizeof s->token_file, "%s", token);
     snprintf(s->ca_file, sizeof s->ca_file, "%s", ca);
-    if (strncmp(s->url, "http", 4) != 0) return BRG_OK; /* of a spool: the courier has the token */
     struct net_identity id;
-    TRY(net_identity_open(s->url, token, ca, &id, e));
+    struct client_options c = site_client_options(s);
+    TRY(client_identity(&c, &id, e));
     net_identity_fini(&id);
     return BRG_OK;
 }
@@ -84,6 +85,8 @@ static enum brg_status options_take(struct brg_site *s, const struct brg_options
     snprintf(s->dir, sizeof s->dir, "%s", o->state_dir);
     TRY(fabric_take(s, o->fabric, e));
     s->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
+    if (strncmp(s->url, "bucket:", 7) == 0 && s->timeout_ns < MAIL_PATIENCE_S * (time_ns)NS_PER_S)
+        s->timeout_ns = MAIL_PATIENCE_S * (time_ns)NS_PER_S;            /* both ends look seldom */
     if (s->timeout_ns > TIMEOUT_MAX_NS) s->timeout_ns = TIMEOUT_MAX_NS; /* pauses are made of it */
     s->checkpoint_every_ns = o->checkpoint_every_ns;
     s->batch = o->batch_samples;

@@ -12,6 +12,8 @@
  * Where the hub's blobs are in an object store it answers transfers with URLs of that store (direct.h): the bytes go there and
  * come from there, without the hub's token, and with the CA of BERINGIA_S3_CA where that is set.
  *
+ * Through a bucket a control message has no less than MAIL_PATIENCE_S, and weights go by such URLs alone.
+ *
  * Statuses: E_NET nothing usable came back, trying again later is right; E_REFUSED the hub (or a
  * proxy before it) said no for good; E_MESSAGE the answer is no message of this protocol; E_TIMEOUT
  * client_stop was called. */
@@ -26,7 +28,8 @@ enum { CLIENT_PIECE_BYTES = 1 << 20 /* of an upload, in one request */ };
 
 struct client_options {
     const char *url;        /* "http://host:port" or "https://..."; a path in front of /v1 is kept.
-                        * "spool:/DIR": through files that a courier carries (spool.h) */
+                        * "spool:/DIR": through files that a courier carries (spool.h).
+                        * "bucket:s3://BUCKET/PREFIX": through the hub's mailbox there (mail.h) */
     const char *token_file; /* mode 0600, sent as "Authorization: Bearer"; read again when the hub
                              * does not know the token. NULL: as the environment says (net_os.h) */
     const char
@@ -37,6 +40,10 @@ struct client_options {
 struct client;
 /* Once a process, before any thread is started. */
 enum brg_status client_global_init(struct err *e) MUST_USE;
+/* What a client of these options shows: for a look before any is opened. E_CONFIG, E_MISSING: net_os.h. */
+struct net_identity;
+enum brg_status client_identity(const struct client_options *o, struct net_identity *out,
+                                struct err *e) MUST_USE;
 enum brg_status client_open(const struct client_options *o, struct client **out, struct err *e)
     MUST_USE;
 void client_close(struct client *c);

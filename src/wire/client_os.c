@@ -23,6 +23,7 @@
 #include "base/os.h"
 #include "object/object.h"
 #include "wire/direct.h"
+#include "wire/mail.h"
 #include "wire/net_os.h"
 #include "wire/reply.h"
 #include "wire/spool.h"
@@ -49,7 +50,8 @@ struct client {
     char error[CURL_ERROR_SIZE];
     int history;         /* -1: none */
     char spool[URL_MAX]; /* "": HTTP */
-    struct buf answer;   /* of the spool; body is a copy of its end */
+    struct mail *mail;   /* NULL: no bucket */
+    struct buf answer;   /* of spool or mail; body is a copy of its end */
 };
 
 /* One request, whichever way it goes. */
@@ -61,6 +63,7 @@ struct ask {
     const char
         *file;     /* PUT: where the piece lies; GET: where the body goes (the descriptor c->fd) */
     uint64_t from; /* GET into a file: go on there */
+    bool store_only; /* ... with what a mailbox does not carry: the store has it, or nobody */
 };
 
 enum brg_status client_global_init(struct err *e) {
@@ -91,26 +94,40 @@ static bool headers_make(struct client *c) {
            headers_add(&c->headers_blob, "Expect:") && headers_add(&c->headers_json, "Expect:");
 }
 
+/* The hub's certificate and name; of a bucket the store's, to which a token goes as well. A spool's courier has the token. */
+enum brg_status client_identity(const struct client_options *o, struct net_identity *out,
+                                struct err *e) {
+    *out = (struct net_identity){.token = ""};
+    if (strncmp(o->url, "spool:", 6) == 0) return BRG_OK;
+    bool bucket = strncmp(o->url, "bucket:", 7) ==
+                  0; /* its endpoint was looked at: https, or here */
+    return net_identity_open(bucket ? "https://bucket" : o->url, o->token_file, o->ca_file, out, e);
+}
+
 enum brg_status client_open(const struct client_options *o, struct client **out, struct err *e) {
     bool http = strncmp(o->url, "http://", 7) == 0 || strncmp(o->url, "https://", 8) == 0;
-    bool spool = strncmp(o->url, "spool:", 6) == 0;
+    bool spool = strncmp(o->url, "spool:", 6) == 0, bucket = strncmp(o->url, "bucket:", 7) == 0;
     size_t n = strlen(o->url);
     if (spool) TRY(spool_open(o->url + 6, e));
-    if ((!http && !spool) || n + 160 > URL_MAX)
+    if ((!http && !spool && !bucket) || n + 160 > URL_MAX)
         return err_set(e, BRG_E_CONFIG,
-                       "hub address \"%.200s\": want http://HOST:PORT, https://... or spool:/DIR",
+                       "hub address \"%.200s\": want http://HOST:PORT, https://..., "
+                       "bucket:s3://BUCKET/PREFIX or spool:/DIR",
                        o->url);
-    struct net_identity id = {.token = ""};
-    if (http)
-        TRY(net_identity_open(o->url, o->token_file, o->ca_file, &id,
-                              e)); /* spool: the courier's */
+    struct net_identity id;
+    struct mail *mail = NULL;
+    TRY(client_identity(o, &id, e));
+    if (bucket) TRY(mail_open(o->url + 7, &mail, e));
     struct client *c = mem_alloc(1, sizeof *c);
     c->id = id;
+    c->mail = mail;
     net_identity_fini(&id);
     net_identity_store(&c->store);
     memcpy(c->url, o->url, n + 1);
     while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
     c->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
+    if (bucket && c->timeout_ns < MAIL_PATIENCE_S * (time_ns)NS_PER_S)
+        c->timeout_ns = MAIL_PATIENCE_S * (time_ns)NS_PER_S;
     c->fd = -1;
     const char *history = getenv("BERINGIA_HISTORY"); /* nobody calls setenv once threads run */
     c->history =
@@ -129,6 +146,7 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
 
 void client_close(struct client *c) {
     if (!c) return;
+    mail_close(c->mail);
     if (c->curl) curl_easy_cleanup(c->curl);
     curl_slist_free_all(c->headers_json);
     curl_slist_free_all(c->headers_blob);
@@ -142,6 +160,7 @@ void client_close(struct client *c) {
 
 void client_stop(struct client *c) {
     atomic_store(&c->stopped, true);
+    if (c->mail != NULL) mail_stop(c->mail);
 }
 
 /* ---- One request ------------------------------------------------------------------------------ */
@@ -293,6 +312,53 @@ static enum brg_status spool_perform(struct client *c, const struct ask *a, stru
     return BRG_OK;
 }
 
+/* Through a bucket weights have no way but the store's: the hub has lost it for now, and goes on with it by itself. */
+static enum brg_status no_line(struct client *c, struct err *e) {
+    return err_set(e, BRG_E_NET,
+                   "%s: the hub does not use its object store at the moment (its alarm "
+                   "objects_down says why); trying again",
+                   c->url);
+}
+
+/* The same through a bucket. A file that the hub sends itself comes in pieces: the ledger. */
+static enum brg_status mail_perform(struct client *c, const struct ask *a, struct err *e) {
+    struct spool_request r = {.form = SPOOL_MAIL,
+                              .method = a->method,
+                              .timeout_ms = (uint32_t)(c->timeout_ns / NS_PER_MS),
+                              .offset = a->from,
+                              .bytes = c->fd < 0       ? 0
+                                       : a->store_only ? 1
+                                                       : MAIL_PIECE_BYTES};
+    struct spool_answer w;
+    CHECK(a->method != SPOOL_PUT); /* client_upload */
+    (void)snprintf(r.target, sizeof r.target, "%s", a->target);
+    if (a->body != NULL) {
+        r.body = a->body->data;
+        r.body_bytes = a->body->bytes_count;
+    }
+    for (;;) {
+        buf_reset(&c->body);
+        c->body.overflow = false;
+        c->http = 0;
+        if (atomic_load(&c->stopped)) return err_set(e, BRG_E_TIMEOUT, "stopped");
+        memcpy(r.token, c->id.token, sizeof r.token);
+        enum brg_status s = mail_exchange(c->mail, &r, &c->answer, &w, e);
+        explicit_bzero(r.token, sizeof r.token);
+        TRY(s);
+        c->http = (long)w.http;
+        if (a->store_only && (w.http == 200 || w.http == 206)) return no_line(c, e);
+        if (c->fd < 0 || (w.http != 206 && (w.http != 200 || r.offset > 0))) {
+            buf_put(&c->body, w.body, w.body_bytes);
+            break;
+        }
+        TRY(os_write_all(c->fd, w.body, w.body_bytes, "download", e));
+        r.offset += w.body_bytes;
+        if (w.http == 200 || w.body_bytes < r.bytes) break;
+    }
+    if (c->http == 416 && r.offset > a->from) c->http = 206; /* the end was a piece's end */
+    return BRG_OK;
+}
+
 static enum brg_status http_perform(struct client *c, const struct ask *a, struct err *e) {
     char url[URL_MAX + 200];
     int fd = c->fd;
@@ -312,18 +378,22 @@ static enum brg_status http_perform(struct client *c, const struct ask *a, struc
     return request_perform(c, e);
 }
 
+static enum brg_status perform_once(struct client *c, const struct ask *a, struct err *e) {
+    return c->mail != NULL ? mail_perform(c, a, e) : http_perform(c, a, e);
+}
+
 /* Where the hub does not know the token, its file may have a newer one by now: once more with that. */
 static enum brg_status perform(struct client *c, const struct ask *a, struct err *e) {
     if (c->spool[0] != '\0') return spool_perform(c, a, e);
     uint64_t at = a->piece != NULL ? a->piece->at : 0;
     int fd = c->fd;
-    enum brg_status s = http_perform(c, a, e);
+    enum brg_status s = perform_once(c, a, e);
     if (c->http != 401 || !net_identity_renew(&c->id)) return s;
     log_line(LOG_INFO, "wire", "token_renewed", "file=%s", c->id.token_file);
     CHECK(headers_make(c)); /* memory */
     if (a->piece != NULL) a->piece->at = at;
     c->fd = fd;
-    return http_perform(c, a, e);
+    return perform_once(c, a, e);
 }
 
 /* The answer is not the message that was wanted: whose word is it, and is a retry right? */
@@ -435,7 +505,7 @@ enum { STORE_BAD_MAX = 3 };
  * does, must not keep it from the run: after a few tries a transfer takes the hub's own line, and the one after it tries
  * the store again. */
 static bool answers_direct(const struct client *c) {
-    return c->spool[0] == '\0' && c->store_bad < STORE_BAD_MAX;
+    return c->mail != NULL || (c->spool[0] == '\0' && c->store_bad < STORE_BAD_MAX);
 }
 
 static void came_from_hub(struct client *c) {
@@ -567,6 +637,7 @@ enum brg_status client_upload(struct client *c, const struct id128 *did, const c
     bool done = false;
     TRY(upload_direct(c, did, fd, bytes, &done, &offset, e));
     if (done) return BRG_OK;
+    if (c->mail != NULL) return no_line(c, e);
     /* Back and forth without getting further than ever before: give the caller's back-off a chance. */
     int turns = 0;
     uint64_t farthest = offset;
@@ -653,6 +724,7 @@ static enum brg_status download(struct client *c, uint64_t version, const char *
                  direct ? "?store=1" : "", direct && c->doubt ? "&doubt=1" : "");
         c->doubt = false;
         ask.from = (uint64_t)have;
+        ask.store_only = c->mail != NULL && strcmp(what, "ledger") != 0;
         TRY(download_fill(c, &ask, fd, what, e));
         if (fsync(fd) != 0) return os_errno(e, errno, "syncing", part);
     }

@@ -6,17 +6,24 @@
 #include <inttypes.h>
 #include <string.h>
 
-static const char mark[] = "BRGSPOOL1\n";
+static const char mark[] = "BRGSPOOL1\n", mail_mark[] = "BRGSPOOL2\n"; /* of one length */
 static const char *const methods[] = {NULL, "GET", "POST", "PUT"};
 
 void spool_request_encode(const struct spool_request *r, struct buf *out) {
     CHECK(r->method >= SPOOL_GET);
     CHECK(r->method <= SPOOL_PUT);
-    buf_printf(out,
-               "%smethod %s\ntarget %s\ntimeout_ms %u\nfile %s\noffset %" PRIu64 "\nbytes %" PRIu64
-               "\nbody %zu\n\n",
-               mark, methods[r->method], r->target, r->timeout_ms, r->file, r->offset, r->bytes,
-               r->body_bytes);
+    if (r->form == SPOOL_MAIL)
+        buf_printf(out,
+                   "%smethod %s\ntarget %s\ntimeout_ms %u\ntoken %s\noffset %" PRIu64
+                   "\nbytes %" PRIu64 "\nbody %zu\n\n",
+                   mail_mark, methods[r->method], r->target, r->timeout_ms, r->token, r->offset,
+                   r->bytes, r->body_bytes);
+    else
+        buf_printf(out,
+                   "%smethod %s\ntarget %s\ntimeout_ms %u\nfile %s\noffset %" PRIu64
+                   "\nbytes %" PRIu64 "\nbody %zu\n\n",
+                   mark, methods[r->method], r->target, r->timeout_ms, r->file, r->offset, r->bytes,
+                   r->body_bytes);
     if (r->body_bytes > 0) buf_put(out, r->body, r->body_bytes);
 }
 
@@ -58,9 +65,9 @@ static uint64_t line_number(struct lines *l, const char *key, uint64_t max) {
     return l->wrong == NULL ? v : 0;
 }
 
-static bool lines_begin(struct lines *l, const void *data, size_t n) {
+static bool lines_begin(struct lines *l, const char *with, const void *data, size_t n) {
     *l = (struct lines){data, (const char *)data + n, NULL};
-    if (n < sizeof mark - 1 || memcmp(data, mark, sizeof mark - 1) != 0) return false;
+    if (n < sizeof mark - 1 || memcmp(data, with, sizeof mark - 1) != 0) return false;
     l->p += sizeof mark - 1;
     return true;
 }
@@ -85,13 +92,41 @@ static bool target_fine(const char *t) {
     return true;
 }
 
+static bool token_fine(const char *t) {
+    for (; *t != '\0'; t++)
+        if ((unsigned char)*t <= 0x20 || (unsigned char)*t >= 0x7f) return false;
+    return true;
+}
+
+/* What each form may carry, beyond its lines. NULL: it is fine; else the line that is not. */
+static const char *files_wrong(const struct spool_request *r) {
+    bool file = r->file[0] != '\0';
+    if (file && r->file[0] != '/') return "file";
+    /* A file is read for an upload and written by a download, and for nothing else. */
+    if (r->method == SPOOL_PUT && (!file || strncmp(r->target, "/v1/blobs/", 10) != 0))
+        return "file";
+    if (r->method == SPOOL_GET && file && strncmp(r->target, "/v1/versions/", 13) != 0)
+        return "file";
+    return r->method == SPOOL_POST && file ? "body" : NULL;
+}
+
+static const char *mail_wrong(const struct spool_request *r) {
+    if (r->method == SPOOL_PUT) return "method";
+    if (!token_fine(r->token)) return "token";
+    if (strncmp(r->target, "/v1/events", 10) == 0) return "target"; /* never ends */
+    if (r->method != SPOOL_GET && (r->offset > 0 || r->bytes > 0)) return "offset";
+    return r->bytes > WIRE_BODY_MAX || (r->offset > 0 && r->bytes == 0) ? "bytes" : NULL;
+}
+
 enum brg_status spool_request_decode(const void *data, size_t n, struct spool_request *out,
                                      struct err *e) {
     struct lines l;
-    struct spool_request r = {0};
+    struct spool_request r = {.form = SPOOL_FILES};
     char method[8];
-    if (n > SPOOL_BYTES_MAX || !lines_begin(&l, data, n))
-        return err_set(e, BRG_E_MESSAGE, "a spooled request: no BRGSPOOL1, or too long");
+    if (n <= SPOOL_BYTES_MAX && lines_begin(&l, mail_mark, data, n)) r.form = SPOOL_MAIL;
+    if (n > SPOOL_BYTES_MAX || (r.form == SPOOL_FILES && !lines_begin(&l, mark, data, n)))
+        return err_set(e, BRG_E_MESSAGE,
+                       "a spooled request: no BRGSPOOL1 or BRGSPOOL2, or too long");
     line_text(&l, "method", method, sizeof method);
     for (int m = SPOOL_GET; m <= SPOOL_PUT; m++)
         if (strcmp(method, methods[m]) == 0) r.method = (enum spool_method)m;
@@ -99,22 +134,16 @@ enum brg_status spool_request_decode(const void *data, size_t n, struct spool_re
     line_text(&l, "target", r.target, sizeof r.target);
     if (l.wrong == NULL && !target_fine(r.target)) l.wrong = "target";
     r.timeout_ms = (uint32_t)line_number(&l, "timeout_ms", 3600000);
-    line_text(&l, "file", r.file, sizeof r.file);
-    if (l.wrong == NULL && r.file[0] != '\0' && r.file[0] != '/') l.wrong = "file";
+    if (r.form == SPOOL_MAIL)
+        line_text(&l, "token", r.token, sizeof r.token);
+    else
+        line_text(&l, "file", r.file, sizeof r.file);
     r.offset = line_number(&l, "offset", UINT64_MAX / 4);
     r.bytes = line_number(&l, "bytes", UINT64_MAX / 4);
     uint64_t body = line_number(&l, "body", WIRE_BODY_MAX);
     lines_body(&l, body, &r.body, &r.body_bytes);
-    bool file = r.file[0] != '\0';
-    /* A file is read for an upload and written by a download, and for nothing else. */
-    if (l.wrong == NULL && r.method == SPOOL_PUT && (!file || strncmp(r.target, "/v1/blobs/", 10)))
-        l.wrong = "file";
-    if (l.wrong == NULL && r.method == SPOOL_GET && file &&
-        strncmp(r.target, "/v1/versions/", 13) != 0)
-        l.wrong = "file";
-    if (l.wrong == NULL &&
-        ((r.method == SPOOL_POST && file) || (r.method != SPOOL_POST && r.body_bytes > 0)))
-        l.wrong = "body";
+    if (l.wrong == NULL) l.wrong = r.form == SPOOL_MAIL ? mail_wrong(&r) : files_wrong(&r);
+    if (l.wrong == NULL && r.method != SPOOL_POST && r.body_bytes > 0) l.wrong = "body";
     if (l.wrong != NULL)
         return err_set(e, BRG_E_MESSAGE, "a spooled request: %s is not as it should be", l.wrong);
     *out = r;
@@ -125,7 +154,7 @@ enum brg_status spool_answer_decode(const void *data, size_t n, struct spool_ans
                                     struct err *e) {
     struct lines l;
     struct spool_answer a = {0};
-    if (n > SPOOL_BYTES_MAX || !lines_begin(&l, data, n))
+    if (n > SPOOL_BYTES_MAX || !lines_begin(&l, mark, data, n))
         return err_set(e, BRG_E_MESSAGE, "a spooled answer: no BRGSPOOL1, or too long");
     a.http = (uint32_t)line_number(&l, "http", 999);
     line_text(&l, "text", a.text, sizeof a.text);

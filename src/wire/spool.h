@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spool.h - requests and answers as files, for nodes without a network. docs/protocol.md section 11.
+/* spool.h - requests and answers as files, for nodes without a network: docs/protocol.md section 11. And as objects of a
+ * bucket, where hub and sites meet that nobody reaches: mail.h, section 14.
  *
  *   SPOOL/req/ID.c  ID.t   a request (control, transfer), renamed here when it is whole
  *   SPOOL/run/ID.c  ID.t   one that the courier works on
@@ -19,16 +20,22 @@ enum {
     SPOOL_TARGET_MAX = 300,
     SPOOL_BYTES_MAX = WIRE_BODY_MAX + 8192,
     SPOOL_ID_MAX = 64,
+    SPOOL_TOKEN_MAX = 256,
 };
+/* FILES: of a directory; its courier has the token. MAIL: of a bucket; each request shows its own, and names no file. */
+enum spool_form { SPOOL_FILES = 1, SPOOL_MAIL = 2 };
 enum spool_method { SPOOL_GET = 1, SPOOL_POST = 2, SPOOL_PUT = 3 };
 
 struct spool_request {
+    enum spool_form form; /* 0 counts as FILES when written */
     enum spool_method method;
     char target[SPOOL_TARGET_MAX]; /* "/v1/lease" */
     uint32_t timeout_ms;
     char file[SPOOL_PATH_MAX]; /* "": none. PUT: the body is there; GET: the body goes there */
-    uint64_t offset, bytes;    /* PUT: of the piece; GET: where to go on */
-    const uint8_t *body;       /* POST; borrowed */
+    uint64_t offset,
+        bytes; /* PUT: of the piece; GET: where to go on. MAIL: of the answer, at most; 0: all */
+    char token[SPOOL_TOKEN_MAX]; /* MAIL; "": none */
+    const uint8_t *body;         /* POST; borrowed */
     size_t body_bytes;
 };
 struct spool_answer {
@@ -40,7 +47,7 @@ struct spool_answer {
 
 void spool_request_encode(const struct spool_request *r, struct buf *out);
 /* Strict; E_MESSAGE names the line. What a courier must not do is refused here: targets outside /v1/, operator's
- * requests, files that are not absolute. */
+ * requests, files that are not absolute; by mail also what never ends (events), and bodies of weights. */
 enum brg_status spool_request_decode(const void *data, size_t n, struct spool_request *out,
                                      struct err *e) MUST_USE;
 void spool_answer_encode(const struct spool_answer *a, struct buf *out);

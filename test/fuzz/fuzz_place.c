@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes from outside that placement reads: the first byte chooses between a spooled request, a spooled answer, an
+/* Bytes from outside that placement reads: the first byte chooses between a spooled request (of files or of mail), a spooled answer, an
  * agent's report, a hub's answer to one, a site file, and an agent's state. What can be read is written and read
  * again to the same. */
 #include <string.h>
@@ -17,6 +17,8 @@ static void spooled(const uint8_t *data, size_t n, bool request) {
         static struct spool_request r, s; /* large: paths */
         if (spool_request_decode(data, n, &r, &e) != BRG_OK) return;
         CHECK(strncmp(r.target, "/v1/operator", 12) != 0);
+        CHECK(r.form == SPOOL_FILES || r.file[0] == '\0'); /* nothing of a disk by mail */
+        CHECK(strpbrk(r.token, " \t\r\n") == NULL);        /* it stands in a header */
         spool_request_encode(&r, &b);
         CHECK(spool_request_decode(b.data, b.bytes_count, &s, &e) == BRG_OK);
         spool_request_encode(&s, &again);
