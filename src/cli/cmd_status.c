@@ -167,6 +167,17 @@ static void show_facility(const json_t *f, FILE *to) {
     fprintf(to, "\n");
 }
 
+/* What sites that come through a bucket cost. */
+static void show_mailbox(const json_t *m, FILE *to) {
+    if (!json_is_object(m)) return;
+    fprintf(to,
+            "mailbox: %.0f answered, %.0f refused, %.0f stale; %.0f lists, %.0f writes, %.0f "
+            "reads: cost %.4f%s\n",
+            number(m, "answers"), number(m, "refused"), number(m, "stale"), number(m, "lists"),
+            number(m, "writes") - number(m, "lists"), number(m, "reads"), number(m, "cost"),
+            truth(m, "up") ? "" : "  DOWN");
+}
+
 static void show(const json_t *o, bool colour, FILE *to) {
     const json_t *sites = json_object_get(o, "sites"), *counts = json_object_get(o, "counts");
     fputs("[", to);
@@ -189,6 +200,7 @@ static void show(const json_t *o, bool colour, FILE *to) {
             number(counts, "merged"), number(counts, "staged"), number(counts, "leased"),
             number(counts, "available"), number(counts, "skipped"), number(counts, "quarantined"),
             100 * number(o, "reclaimed_share"));
+    show_mailbox(json_object_get(o, "mailbox"), to);
     for (size_t i = 0; i < json_array_size(sites); i++)
         show_site(json_array_get(sites, i), colour, to);
     const json_t *facilities = json_object_get(o, "facilities");

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "hub/gate_os.h"
 #include "hub/mailbox_ask_os.h"
 #include "object/object.h"
@@ -317,7 +318,9 @@ static void serve(struct mailbox *m, struct mailbox_line *line, const struct let
     if (s == BRG_OK && stale) {
         log_line(LOG_INFO, "hub", "mailbox_stale", "id=%s target=%s", hex, r->target);
     } else if (s == BRG_OK) {
+        FAULT("hub.mailbox_taken");
         mailbox_ask(line, &a);
+        FAULT("hub.mailbox_asked");
         if (!atomic_load(&m->stopping)) put_answer(m, hex, &a, until);
     } else {
         refuse(m, hex, &e); /* whoever wrote it does not wait for an answer of ours */
@@ -383,6 +386,7 @@ enum brg_status mailbox_open(struct hub_server *s, struct err *e) {
     TRY(place_of(s, address, &p, e));
     TRY(object_store_open(&p, r->blobs_credentials, r->blobs_part_bytes, &store, e));
     struct mailbox *m = mem_alloc(1, sizeof *m);
+    object_store_patience(store, MAIL_SILENCE_S);
     m->s = s;
     m->store = store;
     m->price_writes = r->blobs_price_writes;

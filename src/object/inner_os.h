@@ -13,6 +13,7 @@ struct object_store {
     struct object_place place;
     char credentials[1024], name[400], sigv4[128];
     uint64_t part_bytes;
+    long silence_s, connect_ms;
     atomic_bool stopped;
     pthread_mutex_t lock; /* guards what follows */
     struct object_keys keys;

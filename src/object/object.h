@@ -115,6 +115,8 @@ enum brg_status object_store_open(const struct object_place *p, const char *cred
     MUST_USE;
 void object_store_stop(struct object_store *s);
 void object_store_close(struct object_store *s); /* takes NULL too; nobody may be in a call */
+/* Instead of a minute: how long a request waits without a byte, and for a connection. Before the first request. */
+void object_store_patience(struct object_store *s, uint32_t seconds);
 struct object_counts object_store_counts(struct object_store *s);
 /* The store's own clock at its last answer, seconds since 1970; 0: none yet. What it says of its objects' ages is to be
  * compared with this, and not with a clock of this machine. */

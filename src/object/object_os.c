@@ -37,12 +37,19 @@ enum brg_status object_store_open(const struct object_place *p, const char *cred
     s->keys = k;
     object_keys_wipe(&k);
     s->part_bytes = part_bytes;
+    s->silence_s = SILENCE_S;
+    s->connect_ms = CONNECT_MS;
     (void)snprintf(s->credentials, sizeof s->credentials, "%s", credentials);
     (void)snprintf(s->name, sizeof s->name, "%s/%s", p->endpoint, p->bucket);
     (void)snprintf(s->sigv4, sizeof s->sigv4, "aws:amz:%s:s3", p->region);
     CHECK(pthread_mutex_init(&s->lock, NULL) == 0);
     *out = s;
     return BRG_OK;
+}
+
+void object_store_patience(struct object_store *s, uint32_t seconds) {
+    s->silence_s = (long)seconds;
+    s->connect_ms = (long)seconds * 1000;
 }
 
 void object_store_stop(struct object_store *s) {
@@ -252,10 +259,10 @@ static void options_set(struct object_request *r, const char *url, const struct 
     curl_easy_setopt(h, CURLOPT_XFERINFODATA, r);
     curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(h, CURLOPT_TCP_NODELAY, 1L);
-    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
+    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, r->store->connect_ms);
     curl_easy_setopt(h, CURLOPT_EXPECT_100_TIMEOUT_MS, 300L); /* for stores that never say it */
     curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)SILENCE_S);
+    curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, r->store->silence_s);
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(h, CURLOPT_USERNAME, k->id);
     curl_easy_setopt(h, CURLOPT_PASSWORD, k->secret);

@@ -207,8 +207,10 @@ static enum brg_status fixed_take(const struct config *c, struct place_site *s, 
         TRY(config_fail(c, "site", "name", e, "want [a-z0-9][a-z0-9_-]*, at most %d bytes",
                         WIRE_NAME_MAX - 1));
     TRY(word_take(c, "site", "hub", s->hub, sizeof s->hub, e));
-    if (strncmp(s->hub, "http://", 7) != 0 && strncmp(s->hub, "https://", 8) != 0)
-        TRY(config_fail(c, "site", "hub", e, "want http://HOST:PORT or https://..."));
+    bool bucket = strncmp(s->hub, "bucket:s3://", 12) == 0;
+    if (strncmp(s->hub, "http://", 7) != 0 && strncmp(s->hub, "https://", 8) != 0 && !bucket)
+        TRY(config_fail(c, "site", "hub", e,
+                        "want http://HOST:PORT, https://... or bucket:s3://BUCKET/PREFIX"));
     TRY(word_take(c, "site", "token", s->token, sizeof s->token, e));
     TRY(word_take(c, "site", "ca", s->ca, sizeof s->ca, e));
     TRY(word_take(c, "site", "fabric", s->fabric, sizeof s->fabric, e));
@@ -219,6 +221,10 @@ static enum brg_status fixed_take(const struct config *c, struct place_site *s, 
     TRY(word_take(c, "site", "state", s->state, sizeof s->state, e));
     TRY(word_take(c, "job", "script", s->script, sizeof s->script, e));
     TRY(word_take(c, "courier", "spool", s->spool, sizeof s->spool, e));
+    if (bucket && s->spool[0] != '\0')
+        TRY(config_fail(c, "courier", "spool", e,
+                        "a courier carries to a hub by HTTP; site.hub is a bucket, to which jobs "
+                        "go themselves"));
     s->scheduler = (enum place_scheduler)config_enum(c, "site", "scheduler");
     s->drain_s = (uint64_t)(config_duration(c, "job", "drain") / NS_PER_S);
     s->chain_after = config_enum(c, "job", "chain") == 0;

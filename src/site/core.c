@@ -147,6 +147,7 @@ static void core_heard(struct site_core *c, time_ns now, struct buf *notes) {
 static void core_unheard(struct site_core *c, struct buf *notes) {
     if (c->offline) return;
     c->offline = true;
+    if (c->closing) return; /* by its own hand, mostly: who leaves cuts what it waits for */
     core_note(notes,
               "lvl=warn ev=hub_unreachable samples_left=%" PRIu64
               " text=\"training goes on with the samples that are leased; trying again for ever\"",

@@ -22,6 +22,8 @@ enum {
     MAIL_PAUSE_SITE_MS = 2000, /* the longest of a site that waits; the hub's is a setting */
     MAIL_PATIENCE_S =
         20, /* a site waits no shorter for an answer: twice the slowest looks, and a hub at work */
+    MAIL_SILENCE_S =
+        10, /* a store that says nothing for so long is not reached: objects are small */
     MAIL_PIECE_BYTES = 128 << 10, /* of a file that the hub has to send itself: the ledger */
     MAIL_OLD_S = 3600,            /* an answer that nobody fetched is swept then */
     MAIL_SLACK_S = 5,             /* a store's seconds are whole, and its list may lag */

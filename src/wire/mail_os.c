@@ -50,6 +50,7 @@ enum brg_status mail_open(const char *address, struct mail **out, struct err *e)
     (void)snprintf(p.ca, sizeof p.ca, "%s", ca);
     TRY(object_store_open(&p, "", 64 << 20, &store, e));
     struct mail *m = mem_alloc(1, sizeof *m);
+    object_store_patience(store, MAIL_SILENCE_S);
     m->store = store;
     m->told = os_now();
     (void)snprintf(m->address, sizeof m->address, "%.*s", MAIL_ADDRESS_MAX - 1, address);

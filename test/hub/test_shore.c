@@ -80,7 +80,12 @@ TEST(hub_settings_name_what_is_wrong_with_an_object_store) {
     static const char *const form[] = {"blobs.store=bucket", "blobs.endpoint=https://s3", NULL};
     static const char *const region[] = {"blobs.store=s3://bucket", "blobs.endpoint=https://s3",
                                          "blobs.region=a b", NULL};
+    static const char *const met[] = {"blobs.store=s3://bucket", "blobs.endpoint=https://s3",
+                                      "blobs.mailbox=true", NULL};
+    static const char *const unmet[] = {"blobs.mailbox=true", NULL};
     blobs_are_refused(good, "");
+    blobs_are_refused(met, "");
+    blobs_are_refused(unmet, "blobs.store");
     blobs_are_refused(alone, "blobs.store");
     blobs_are_refused(bare, "blobs.endpoint");
     blobs_are_refused(clear, "blobs.endpoint");

@@ -105,6 +105,20 @@ TEST(hub_alarms_know_an_object_store_that_is_gone) {
     kit_close(&k);
 }
 
+TEST(hub_alarms_know_a_mailbox_that_cannot_be_looked_into) {
+    struct kit k;
+    struct hub_settings s = kit_settings(64, 1);
+    struct mailbox_view m = {.on = true, .down = true};
+    struct view_extra x = {.mailbox = &m};
+    kit_open(&k, &s);
+    (void)kit_join(&k, "a", 1);
+    memset(m.cause, 'x', sizeof m.cause - 1); /* longer than an alarm's text */
+    assert_string_equal(alarms_of(&k, &x), "mailbox_down:error: ");
+    m = (struct mailbox_view){.on = true};
+    assert_string_equal(alarms_of(&k, &x), "");
+    kit_close(&k);
+}
+
 TEST(hub_alarms_know_a_site_that_is_refused_again_and_again) {
     struct kit k;
     struct hub_settings s = kit_settings(64, 1);

@@ -434,6 +434,12 @@ TEST(place_site_files_are_strict) {
         {"site: {name: a, hub: \"ftp://h\", state: s}\njob: {script: j}\nbudget: {node_hours: 1}\n"
          "shape_a: {time: 1h}\n",
          "site.hub"},
+        {"site: {name: a, hub: \"bucket:h\", state: s}\njob: {script: j}\nbudget: {node_hours: 1}\n"
+         "shape_a: {time: 1h}\n",
+         "site.hub"},
+        {"site: {name: a, hub: \"bucket:s3://bucket/p\", state: s}\njob: {script: j}\n"
+         "budget: {node_hours: 1}\ncourier: {spool: /s}\nshape_a: {time: 1h}\n",
+         "courier.spool"},
         {"site: {name: a, hub: \"http://h\", state: s}\njob: {script: j}\nbudget: {node_hours: 1}\n"
          "shape_a: {time: 1m}\n",
          "job.drain"},

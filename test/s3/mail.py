@@ -38,7 +38,7 @@ class Met(s.Run):
 
     def token(self, name, scope="site"):
         path = os.path.join(self.out, f"{name}.token")
-        self.call("token", self.run_dir, "create", "--scope", scope, "--out", path, *(["--name", name] if scope == "site" else []))
+        self.call("token", self.run_dir, "create", "--scope", scope, "--out", path, *(["--name", name] if scope in ("site", "agent") else []))
         return path
 
     def serve(self, env=None):
@@ -220,6 +220,10 @@ def gone_and_back(x, store, site):
     x.start_site(site)
     x.versions(5)
     x.kill_hub()
+    # It has taken a request away, and dies before it asked, or before the answer is put: to the site a connection that was cut.
+    for point in ("hub.mailbox_taken:9", "hub.mailbox_asked:9"):
+        x.serve({"BERINGIA_FAULT": point})
+        wait_for("the hub to end at the named point", lambda: x.hub.poll() is not None, 240, None, 0.1)
     x.serve()
     x.versions(7)
     check("the run is not over", not x.complete(), x.status())
@@ -340,7 +344,7 @@ def wrong():
         check("a checkpoint without store=1 does not fit, or is small", status in (0, 200), status)
         status, body = raw_answer(x, raw_request(x, "/v1/versions/0/checkpoint?store=1", token))
         check("with it there is a URL", status == 303 and b"X-Amz-Signature" in body, status)
-        # The same request a second time, as a copy of the bucket would give: an answer like any other, or none; nothing breaks.
+        # One after the other.
         before = x.mailbox()["requests"]
         for _ in range(3):
             raw_answer(x, raw_request(x, "/v1/run", token))
@@ -359,4 +363,62 @@ def wrong():
         x.finish()
         s.figures["mail_wrong"] = "told"
     finally:
+        x.clean()
+
+
+# ---- not sites alone -----------------------------------------------------------------------------------------------
+SITE_YAML = """site: {name: west, hub: %s, state: %s, token: %s, scheduler: local}
+job: {script: %s, drain: 30s}
+budget: {node_hours: 1}
+shape_small: {time: 1h}
+"""
+
+
+def others():
+    """A region whose parent is met in the bucket (it takes updates and the ledger from there, and hands in what its sites did), and an
+    agent that reports there."""
+    x = Met("met-others", s.store, sites=("r",), settings={"outer.down_codec": "int8", "blobs.part": "64k"})
+    region = s.Cluster(PROGRAM, os.path.join(x.out, "region"), x.data, {"s1": ["--batch", "4", "--threads", "1", "--timeout", "3s"]}, x.env)
+    os.makedirs(region.out)
+    try:
+        region.init("tiny", {"outer.steps": 5, "lease.samples_min": 20, "lease.samples_max": 40, "lease.ttl": "20s", "outer.grace": "300ms"})
+        x.serve()
+        agent = x.token("west", "agent")
+        job = os.path.join(x.out, "job.sh")
+        with open(job, "w", encoding="utf-8") as f:
+            f.write("#!/bin/sh\nexit 0\n")
+        os.chmod(job, 0o755)
+        yaml = os.path.join(x.out, "site.yaml")
+        with open(yaml, "w", encoding="utf-8") as f:
+            f.write(SITE_YAML % (f'"{x.address}"', os.path.join(x.out, "west"), agent, job))
+        done = subprocess.run([PROGRAM, "agent", "--site", yaml, "--once"], env=x.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120, check=False)
+        check("the agent reports", done.returncode == 0, done.stdout[-500:])
+        names = [f["name"] for f in x.status()["facilities"]]
+        check("the hub knows the facility", "west" in names, names)
+        with open(os.path.join(region.out, "hub.log"), "ab") as log:
+            region.hub = subprocess.Popen([PROGRAM, "hub", region.run_dir, "--listen", "127.0.0.1:0", "--parent", x.address, "--region", "r",
+                                           "--parent-token", os.path.join(x.out, "r.token"), "--parent-rounds", "2"],
+                                          stdout=subprocess.DEVNULL, stderr=log, env=x.env)
+        path = os.path.join(region.run_dir, "hub.json")
+        wait_for("the region to listen", lambda: os.path.exists(path) or region.hub.poll() is not None, 60)
+        check("the region runs", region.hub.poll() is None, x.said("region/hub")[-500:])
+        with open(path, encoding="utf-8") as f:
+            region.url = json.load(f)["url"]
+        region.start_site("s1")
+
+        def alive():
+            x.check_processes()
+            region.check_processes()
+        wait_for("the parent to be complete", x.complete, 400, alive, 0.5)
+        wait_for("the region to know", region.complete, 120, None, 0.2)
+        region.wait_sites()
+        region.stop_hub()
+        x.stop_hub()
+        books = x.json("audit", x.run_dir, "--recursive", region.run_dir, "--json", ok=(0, 17))
+        check("the audit of both is clean", books["good"] and books["lost"] == 0 and books["doubled"] == 0, json.dumps(books)[:400])
+        x.look_for_secrets()
+        s.figures["mail_region"] = "trained"
+    finally:
+        region.clean()
         x.clean()
