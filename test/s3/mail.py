@@ -381,7 +381,7 @@ def others():
     region = s.Cluster(PROGRAM, os.path.join(x.out, "region"), x.data, {"s1": ["--batch", "4", "--threads", "1", "--timeout", "3s"]}, x.env)
     os.makedirs(region.out)
     try:
-        region.init("tiny", {"outer.steps": 5, "lease.samples_min": 20, "lease.samples_max": 40, "lease.ttl": "20s", "outer.grace": "300ms"})
+        region.init("tiny", {"outer.steps": 10, "lease.samples_min": 40, "lease.samples_max": 80, "lease.ttl": "20s", "outer.grace": "300ms"})
         x.serve()
         agent = x.token("west", "agent")
         job = os.path.join(x.out, "job.sh")
