@@ -30,6 +30,7 @@ void doctor_say(struct doctor *d, enum finding f, enum brg_status status, const 
                 const char *remedy, const char *fmt, ...) PRINTF_LIKE(6, 7);
 
 void doctor_net(struct doctor *d);     /* proxy, route, TLS, token, clock, speed */
+void doctor_bucket(struct doctor *d);  /* instead of it, where the hub is met in a bucket */
 void doctor_machine(struct doctor *d); /* disk, data, processors, memory, MPI */
 void doctor_links(struct doctor *d);   /* tells the hub what doctor_net measured */
 void doctor_queue(struct doctor *d);   /* the scheduler's commands */

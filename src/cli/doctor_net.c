@@ -422,10 +422,14 @@ static void say_speed(struct doctor *d) {
 void doctor_net(struct doctor *d) {
     struct err e = {0};
     struct probe p = {.d = d};
+    if (strncmp(d->hub, "bucket:", 7) == 0) {
+        doctor_bucket(d);
+        return;
+    }
     if (strncmp(d->hub, "http", 4) != 0) {
         doctor_say(d, FINDING_WRONG, BRG_E_CONFIG, "hub",
-                   "want http://HOST:PORT or https://HOST:PORT", "the address is \"%.100s\"",
-                   d->hub);
+                   "want http://HOST:PORT, https://HOST:PORT or bucket:s3://BUCKET/PREFIX",
+                   "the address is \"%.100s\"", d->hub);
         return;
     }
     enum brg_status s = net_identity_open(d->hub, d->token, d->ca, &d->id, &e);

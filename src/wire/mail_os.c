@@ -61,7 +61,7 @@ enum brg_status mail_open(const char *address, struct mail **out, struct err *e)
 static void tell(struct mail *m) {
     struct object_counts c = object_store_counts(m->store);
     m->told = os_now();
-    if (m->exchanges == 0) return;
+    if (m->exchanges < 2) return; /* a question at the start: not worth a line */
     log_line(LOG_INFO, "wire", "mail",
              "exchanges=%" PRIu64 " puts=%" PRIu64 " gets=%" PRIu64 " deletes=%" PRIu64
              " failures=%" PRIu64 " bytes_up=%" PRIu64 " bytes_down=%" PRIu64,

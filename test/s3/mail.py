@@ -357,6 +357,11 @@ def wrong():
         refused_site(x, "AWS_ENDPOINT_URL", {"AWS_ENDPOINT_URL": ""})
         refused_site(x, "readable on the way", {"AWS_ENDPOINT_URL": "http://s3.example.org"})
         refused_site(x, "set the clock", s.bent(x, -3600))
+        doctor = [PROGRAM, "doctor", "--hub", x.address, "--token", os.path.join(x.out, "a.token")]
+        done = subprocess.run(doctor, stdout=subprocess.PIPE, text=True, env=x.env, timeout=120, check=False)
+        check("the doctor gets there", done.returncode == 0 and re.search(r"^ok +hub .*version 0", done.stdout, re.M), done.stdout)
+        done = subprocess.run(doctor, stdout=subprocess.PIPE, text=True, env={**x.env, "AWS_SHARED_CREDENTIALS_FILE": wrong_keys}, timeout=120, check=False)
+        check("and says what is wrong", done.returncode == 3 and re.search(r"^FAIL +bucket .*the secret", done.stdout, re.M), done.stdout)
         # Nothing of that hurt: the site trains.
         x.start_site("a")
         x.versions(2)
