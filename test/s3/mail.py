@@ -214,18 +214,18 @@ def certificate(where):
 
 def gone_and_back(x, store, site):
     """A site, the hub and the store die, one after the other; each time the run goes on."""
-    x.versions(2)
+    x.versions(1)
     x.kill_site(site)
-    x.versions(3)
+    x.versions(2)
     x.start_site(site)
-    x.versions(5)
+    x.versions(3)
     x.kill_hub()
     # It has taken a request away, and dies before it asked, or before the answer is put: to the site a connection that was cut.
     for point in ("hub.mailbox_taken:9", "hub.mailbox_asked:9"):
         x.serve({"BERINGIA_FAULT": point})
         wait_for("the hub to end at the named point", lambda: x.hub.poll() is not None, 240, None, 0.1)
     x.serve()
-    x.versions(7)
+    x.versions(4)
     check("the run is not over", not x.complete(), x.status())
     store.kill()
     try:
@@ -236,7 +236,7 @@ def gone_and_back(x, store, site):
     began = time.monotonic()
     wait_for("the hub to look into it again", lambda: x.mailbox().get("up"), 120, x.check_processes, 0.2)
     s.figures["mail_store_back_s"] = f"{time.monotonic() - began:.1f}"
-    x.versions(9)
+    x.versions(6)
 
 
 def namespaces():
@@ -254,7 +254,7 @@ def namespaces():
         store = swift.Store(STORE_IP, space("store"), (cert, key), ca)
         try:
             store.start(120)
-            x = Met("apart", store, settings={"run.epochs": 2, "lease.samples_max": 40}, inside={peer: within(peer) for peer in PEERS[:3]})
+            x = Met("apart", store, settings={"run.epochs": 3, "lease.samples_max": 40}, inside={peer: within(peer) for peer in PEERS[:3]})
             x.serve()
             apart(x, store)
             began = time.monotonic()
