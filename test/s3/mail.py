@@ -118,7 +118,7 @@ def plain():
         check("nothing was refused, or failed", m["refused"] == 0 and m["failures"] == 0, m)
         check("weights went by URLs alone", status["uploads_bytes"] == 0, status["uploads_bytes"])
         check("requests have a price", abs(m["cost"] - m["writes"] * 5e-6 - m["reads"] * 4e-7) < 1e-9 and m["lists"] > 0, m)
-        check("nobody's letter is left but of those who ended", len(x.letters("req/")) == 0 and len(x.letters("ans/")) <= 4, x.letters())
+        check("nobody's letter is left but of those who ended", len(x.letters("req/")) <= 4 and len(x.letters("ans/")) <= 4, x.letters())
         asked = x.exchanges()
         check("sites say what they asked", asked[0] > 20, asked)
         s.figures["mail_exchanges"] = asked[0]
