@@ -2,7 +2,7 @@
 # The simulator as a program of its own, from the pure files of the rooms it runs, and the same with
 # planted faults: see docs/simulation.md.
 
-SIM_SOURCES := $(filter-out %/client_os.c,$(foreach r,base wire lease outer,$(wildcard src/$r/*.c))) \
+SIM_SOURCES := $(filter-out %/client_os.c %/mail_os.c,$(foreach r,base wire lease outer,$(wildcard src/$r/*.c))) \
   $(filter-out %_os.c,$(wildcard src/object/*.c src/hub/*.c src/site/*.c)) src/cli/cli.c $(wildcard sim/*.c)
 
 $(B)/sim: $(SIM_SOURCES:%.c=$(B)/obj/%.o) $(B)/obj/sim-many.o
