@@ -111,6 +111,7 @@ struct hub {
     time_ns now, wall;
     bool started, draining;
     uint32_t waited_for; /* the site that was found last to hold the round open; 0: none */
+    uint64_t sync_seen;  /* what is staged fits this head, plus 1; 0: not looked yet */
     time_ns quorum_since, retry_at, starved_at; /* NEVER, or when */
     uint32_t starved_site;                      /* who found nothing then */
     struct hub_merge *merge;

@@ -48,8 +48,11 @@ const char *hub_sync_misfit(const struct hub *h, uint64_t base, uint32_t codec) 
     return NULL;
 }
 
+/* What is handed in was held against the head of then; only another head, or other settings, can make it fit no more. */
 void hub_sync_discard(struct hub *h) {
-    if (MUTANT(GRADIENT_LATE)) return;
+    uint64_t head = h->versions[h->head].v.version + 1;
+    if (h->sync_seen == head || MUTANT(GRADIENT_LATE)) return;
+    h->sync_seen = head;
     for (const struct delta *d = ledger_staged_first(h->ledger); d;) {
         const struct delta *next = d->list_next;
         const struct delta_info *info = &d->live->info;
