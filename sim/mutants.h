@@ -43,7 +43,6 @@
     X(SKIP_WITHOUT_EPOCH, 0, "a skip does not say its epoch")                                      \
     X(VOID_LIVELOCK, 0, "a reset makes void what was taken ahead, for ever")                       \
     X(NO_REJOIN_AFTER_ROLLBACK, 0, "a site ahead of the head is never told")                       \
-    X(SKIPS_WAIT, 0, "a site waits for the merge of skips alone")                                  \
     X(OLD_TERM_BELIEVED, 1, "a hub that was replaced is believed")                                 \
     X(UPLOAD_IS_UNSENT, 0, "a COMMIT that was answered UPLOAD is taken as never sent")             \
     X(UNKNOWN_IS_REJECTED, 1, "an unknown outcome is taken as a refusal")                          \
@@ -67,6 +66,7 @@
     X(REGION_LEAVES_OUT, 0, "the parent's positions are merged without its weights")               \
     X(REGION_WITHDRAWS_HALF, 0, "a version that cannot be used leaves its positions staged")       \
     X(REGION_GOES_BACK, 0, "a region goes back to a version in between")                           \
+    X(REGION_SKIPS_WAIT, 0, "skips alone wait although nobody else is waited for")                 \
     X(UPLINK_KEEPS_LOST, 0, "a region works on after its lease went to others")                    \
     X(UPLINK_CUTS_EARLY, 0, "a region hands in a set that is not merged yet")                      \
     X(UPLINK_TAKES_BLIND, 0, "a version is taken in before it is known what of ours it has")       \

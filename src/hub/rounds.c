@@ -18,8 +18,9 @@
  * waited for. With nobody to wait for, what is staged merges at once; with nothing staged nothing
  * happens, however long: no site, no version, no momentum.
  *
- * A contribution of skips only has no delta. It rides along with the next merge; alone it makes a
- * version (with the same weights) only when nothing else can come. */
+ * A contribution of skips only has no delta. It rides along with the next merge, and no grace is given for it; alone it
+ * makes a version (with the same weights) when nobody else is waited for. A site is done with it before that, but a region
+ * keeps what it has handed in on its books until it is merged, and hands in nothing else. */
 #include <string.h>
 
 #include "base/mutant.h"
@@ -101,11 +102,12 @@ static bool merge_due(struct hub *h) {
     }
     if (h->quorum_since == TIME_NS_NEVER && quorum_staged(h)) h->quorum_since = h->now;
     if (h->retry_at != TIME_NS_NEVER && h->now < h->retry_at) return false;
-    bool left = !nothing_left(h);
-    if (left && !takes && !deltas_real(h) &&
-        ledger_deltas_staged(h->ledger) < HUB_STAGED_PER_SITE_MAX)
-        return false;
-    if (!left || all_handed_in(h)) return true;
+    bool few = !takes && !deltas_real(h) &&
+               ledger_deltas_staged(h->ledger) < HUB_STAGED_PER_SITE_MAX;
+    if (nothing_left(h)) return true;
+    if (few && MUTANT(REGION_SKIPS_WAIT)) return false;
+    if (all_handed_in(h)) return true;
+    if (few) return false;
     if (hub_synchronous(h)) return false; /* of all live sites, or it is another batch */
     return h->quorum_since != TIME_NS_NEVER && h->now - h->quorum_since >= h->s.grace_ns;
 }

@@ -257,7 +257,7 @@ static void on_outcome(struct site_core *c, struct site_delta *d,
         d->state = a->outcome == OUTCOME_MERGED ? PENDING_MERGED : PENDING_STAGED;
         d->known_at = a->round.head > d->known_at ? a->round.head : d->known_at;
         d->merged = a->version;
-        if (d->c.tokens == 0 && !MUTANT(SKIPS_WAIT)) {
+        if (d->c.tokens == 0) {
             /* Skips only: nothing of it is in the weights, and nothing has to wait for its merge. */
             core_delta_remove(c, d);
             return;

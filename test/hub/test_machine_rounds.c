@@ -250,24 +250,32 @@ TEST(hub_own_versions_do_not_make_a_delta_stale) {
     kit_close(&k);
 }
 
-TEST(hub_skips_end_as_skipped_and_need_no_delta) {
-    struct kit k;
-    open_small(&k, 8, 1);
-    uint32_t a = kit_join(&k, "alpha", 1);
-    struct wire_lease l = kit_lease(&k, "alpha", a, 1, 4), m = kit_lease(&k, "alpha", a, 2, 4);
-    struct wire_request q = kit_commit_request(&k, "alpha", a, 1, &l, 4);
+/* All of the lease was skipped. */
+static struct wire_request skips_only(struct kit *k, const char *name, uint32_t inc,
+                                      const struct wire_lease *l) {
+    struct wire_request q = kit_commit_request(k, name, inc, 1, l, l->count);
     struct wire_commit *c = &q.u.commit;
-    c->skips_count = 4;
-    for (uint32_t i = 0; i < 4; i++) {
-        c->skips[i].position = l.ranges[0].start + i;
+    c->skips_count = (uint32_t)l->count;
+    for (uint32_t i = 0; i < c->skips_count; i++) {
+        c->skips[i].position = l->ranges[0].start + i;
         strncpy(c->skips[i].reason, "overflow", sizeof c->skips[i].reason);
     }
     c->tokens = c->steps = c->elements = c->bytes = 0;
     memset(&c->blob, 0, sizeof c->blob);
+    return q;
+}
+
+TEST(hub_skips_end_as_skipped_and_need_no_delta) {
+    struct kit k;
+    open_small(&k, 8, 1);
+    uint32_t a = kit_join(&k, "alpha", 1), b = kit_join(&k, "beta", 2);
+    struct wire_lease l = kit_lease(&k, "alpha", a, 1, 4), m = kit_lease(&k, "beta", b, 1, 4);
+    assert_int_equal(l.count + m.count, 8);
+    struct wire_request q = skips_only(&k, "alpha", a, &l);
     struct hub_blob_verdict nothing = {0};
     assert_int_equal(kit_commit(&k, &q, &nothing)->u.commit.outcome, OUTCOME_STAGED);
-    assert_false(k.has_plan); /* alone it makes no version while work is left */
-    q = kit_commit_request(&k, "alpha", a, 2, &m, 4);
+    assert_false(k.has_plan); /* alone it makes no version while another site is waited for */
+    q = kit_commit_request(&k, "beta", b, 2, &m, m.count);
     q.u.commit.skips_count = 1;
     q.u.commit.skips[0].position = m.ranges[0].start + 1;
     q.u.commit.tokens -= KIT_SEQ_LEN;
@@ -275,10 +283,32 @@ TEST(hub_skips_end_as_skipped_and_need_no_delta) {
     assert_int_equal(k.plan_parts, 1);
     kit_merge(&k);
     struct hub_view v = kit_view(&k);
-    assert_int_equal(v.counts.merged, 3);
-    assert_int_equal(v.counts.skipped, 5);
-    assert_int_equal(v.tokens, 3 * KIT_SEQ_LEN);
+    assert_int_equal(v.counts.merged, m.count - 1);
+    assert_int_equal(v.counts.skipped, l.count + 1);
+    assert_int_equal(v.tokens, (m.count - 1) * KIT_SEQ_LEN);
     assert_true(v.complete);
+    kit_close(&k);
+}
+
+/* A region hands in nothing else until what it has handed in is merged: it would wait for ever. */
+TEST(hub_skips_alone_are_merged_when_nobody_else_is_waited_for) {
+    struct kit k;
+    open_small(&k, 8, 1);
+    uint32_t a = kit_join(&k, "alpha", 1);
+    struct wire_lease l = kit_lease(&k, "alpha", a, 1, 4), m = kit_lease(&k, "alpha", a, 2, 4);
+    struct wire_request q = skips_only(&k, "alpha", a, &l);
+    struct hub_blob_verdict nothing = {0};
+    assert_int_equal(kit_commit(&k, &q, &nothing)->u.commit.outcome, OUTCOME_STAGED);
+    assert_true(k.has_plan);
+    assert_int_equal(k.plan_parts, 0);
+    kit_merge(&k);
+    struct hub_view v = kit_view(&k);
+    assert_int_equal(v.counts.skipped, l.count);
+    assert_int_equal(v.tokens, 0);
+    q = kit_commit_request(&k, "alpha", a, 2, &m, m.count);
+    assert_int_equal(kit_send(&k, &q)->u.commit.outcome, OUTCOME_STAGED);
+    kit_merge(&k);
+    assert_int_equal(kit_view(&k).counts.merged, m.count);
     kit_close(&k);
 }
 
