@@ -86,8 +86,8 @@ enum brg_result {
 struct brg_site; /* opaque */
 
 struct brg_options {
-    size_t struct_bytes;   /* set by brg_options_init */
-    const char *hub_url;   /* http://host:port or https://... */
+    size_t struct_bytes; /* set by brg_options_init */
+    const char *hub_url; /* http://host:port, https://..., bucket:s3://BUCKET/PREFIX (docs/s3.md) */
     const char *site_name; /* [a-z0-9][a-z0-9_-]*, at most 47 bytes; one process at a time */
     const char *state_dir; /* of this site alone, kept from job to job; created */
     const char *data_dir;  /* the packed data set; NULL: data_fingerprint says which one it is */
