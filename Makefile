@@ -422,7 +422,7 @@ help:
 	@echo "make test-hierarchy  two regions with two sites each over an ocean, beside a flat star: bytes, perplexity, kills (root); docs/hierarchy.md"
 	@echo "make test-facilities  docs/three-facilities.md as it stands: real Slurm, proxies, namespaces (root)"
 	@echo "make test-postgres [ARGS='--minutes 4 --only NAME']  the journal on a PostgreSQL server, standby hubs; docs/store.md"
-	@echo "make test-s3 [ARGS='--only NAME']  weights through a real object store, killed and wrong too (root; installs Swift); docs/s3.md"
+	@echo "make test-s3 [ARGS='--only NAME']  a real object store: weights, hub and sites that meet there, killed and wrong too (root; installs Swift); docs/s3.md"
 	@echo "make test-net [T=name]    proxies, IPv6, a courier: network namespaces (root); docs/networks.md"
 	@echo "make lint | format    the rules of the project | clang-format [ROOM=lease]"
 	@echo "make check            test, lint, asan"
