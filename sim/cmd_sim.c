@@ -54,7 +54,9 @@ static void help(void) {
         "  --seed N       one seed, with its trace\n"
         "  --sites N      so many sites in each seed, 1 to 1000 (else a seed draws 1 to 5)\n"
         "  --synchronous N   one seed in N begins with synchronous rounds (4); 0: none, 1: each\n"
-        "  --levels N     2 or 3: trees of hubs, each a site of the one above it, and their sites\n"
+        "  --levels N     2 or 3: trees of hubs, each a site of the one above it, and their "
+        "sites;\n"
+        "                 with --sites (8 to 1000, rounded up) of so many, else of 4 or 8\n"
         "  --file PATH    the seeds that stand in this file, one a line, # begins a comment\n"
         "  --no-trace     one seed without its trace\n"
         "  --twice        run each seed twice and compare the traces\n"
@@ -316,11 +318,15 @@ int cmd_sim(int argc, char **argv) {
     }
     if (no_trace) o.trace = false;
     if (o.levels > 0) {
-        bool other = o.sites > 0 || o.list_count > 0 || o.marks || o.mutants;
+        bool other = o.list_count > 0 || o.marks || o.mutants;
+        const struct lv_shape shape = lv_shape_of((uint32_t)o.levels, o.sites);
         mem_free(o.list);
         if (other)
-            return cli_usage("sim", "goes with --seeds, --first and --seed alone:", "--levels");
-        return cmd_sim_levels((uint32_t)o.levels, o.first, o.count, o.trace);
+            return cli_usage("sim",
+                             "goes with --seeds, --first, --seed and --sites alone:", "--levels");
+        if (o.sites > 1000 || (o.sites > 0 && o.sites < 8))
+            return cli_usage("sim", "with --levels from 8 to 1000:", "--sites");
+        return cmd_sim_levels(&shape, o.first, o.count, o.trace);
     }
     if (o.sites > SIM_SITES || o.sites * POSITIONS_A_SITE > SIM_POSITIONS) {
 #ifndef SIM_MANY

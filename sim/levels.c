@@ -42,15 +42,17 @@ struct id128 lv_name(struct lv_world *w) {
 
 struct lv_blob *lv_blob_new(struct lv_world *w) {
     /* The oldest ones are long merged: nothing stays staged for as many as there is room for. */
-    struct lv_blob *b = &w->blob[w->blobs++ % LV_BLOBS];
+    struct lv_blob *b = &w->blob[w->blobs++ % w->blobs_max];
     struct id128 name = lv_name(w);
-    memset(b, 0, sizeof *b);
+    memset(&b->hash, 0, sizeof b->hash);
+    if (b->d == NULL) b->d = mem_alloc(w->weights, sizeof *b->d);
+    memset(b->d, 0, w->weights * sizeof *b->d);
     memcpy(b->hash.v, name.v, sizeof name.v);
     return b;
 }
 
 const struct lv_blob *lv_blob_find(const struct lv_world *w, const struct hash *hash) {
-    for (uint32_t i = 0; i < LV_BLOBS && i < w->blobs; i++)
+    for (uint32_t i = 0; i < w->blobs_max && i < w->blobs; i++)
         if (hash_equal(&w->blob[i].hash, hash)) return &w->blob[i];
     return NULL;
 }
@@ -177,7 +179,7 @@ static void fate(struct lv_world *w) {
     w->faults++;
     switch (prng_below(&w->g, 4)) {
     case 0: lv_hub_kill(n); break;
-    case 1: n->link.cut_until = w->turn + prng_below(&w->g, 80); break;
+    case 1: n->link.cut_until = w->turn + prng_below(&w->g, 80ULL * w->pace); break;
     case 2:
         if (n->alive && prng_below(&w->g, 4) == 0) operator_turn(n);
         break;
@@ -187,7 +189,7 @@ static void fate(struct lv_world *w) {
 
 static void turn(struct lv_world *w) {
     w->turn++;
-    w->now += (time_ns)prng_below(&w->g, 300) * NS_PER_MS;
+    w->now += (time_ns)prng_below(&w->g, 300) * NS_PER_MS / w->pace;
     if (lv_chance(w, 25)) fate(w);
     for (uint32_t i = 0; i < w->hubs; i++)
         if (!w->hub[i].alive && (w->calm || w->turn >= w->hub[i].down_until))
@@ -200,12 +202,24 @@ static void turn(struct lv_world *w) {
     else if (what < 5 && n->up != NULL)
         lv_uplink_pass(n);
     else if (n->leaf)
-        site_turn(n, (uint32_t)prng_below(&w->g, LV_SITES));
+        site_turn(n, (uint32_t)prng_below(&w->g, w->shape.sites));
 }
 
 /* ---- A seed ---------------------------------------------------------------------------------------------------------- */
-static struct hub_settings settings_of(struct lv_world *w, uint32_t index) {
-    struct hub_settings s = {.parameters = LV_WEIGHTS,
+struct lv_shape lv_shape_of(uint32_t levels, uint64_t sites) {
+    struct lv_shape s = {levels, 2, 2, sites > 0};
+    uint64_t leaves = 2;
+    if (sites == 0) return s;
+    while (levels == 2 ? leaves * leaves < sites : leaves * leaves * leaves < sites) leaves++;
+    s.fan = (uint32_t)leaves;
+    if (levels == 3) leaves *= leaves;
+    s.sites = (uint32_t)((sites + leaves - 1) / leaves);
+    return s;
+}
+
+static struct hub_settings settings_of(struct lv_world *w, const struct lv_hub *n) {
+    uint32_t members = n->leaf ? w->shape.sites : w->shape.fan;
+    struct hub_settings s = {.parameters = w->weights,
                              .positions = w->positions,
                              .seq_len = 8,
                              .epochs = w->epochs,
@@ -221,33 +235,65 @@ static struct hub_settings settings_of(struct lv_world *w, uint32_t index) {
                              .ttl_ns = (time_ns)(10 + prng_below(&w->g, 30)) * NS_PER_S,
                              .heartbeat_ns = NS_PER_S,
                              .lease_samples_min = 1,
-                             .lease_samples_max = 2 + prng_below(&w->g, 12),
+                             .lease_samples_max = n->below * (2 + prng_below(&w->g, 12)),
                              .crashes_max = 1000,
-                             .sites_max = 8,
+                             .sites_max = members < 7 ? 8 : members + 1,
                              .records_per_snapshot = 1000,
                              .delta_bytes_max = 1 << 20};
-    s.run.v[0] = (uint8_t)(1 + index);
+    s.run.v[0] = (uint8_t)(1 + n->index);
     s.rule.sum = true;
     s.rule.late_weight = 1;
     return s;
 }
 
 static void build(struct lv_world *w) {
+    const struct lv_shape *s = &w->shape;
+    uint32_t leaves = s->levels == 2 ? s->fan : s->fan * s->fan;
     w->positions = 12 + prng_below(&w->g, LV_POSITIONS - 11);
     w->epochs = 1 + (uint32_t)prng_below(&w->g, LV_EPOCHS);
     w->rounds = 1 + (uint32_t)prng_below(&w->g, 6);
     w->now = NS_PER_S;
-    w->hubs = w->levels == 2 ? 3 : LV_HUBS;
+    w->hubs = 1 + (s->levels == 2 ? 0 : s->fan) + leaves;
+    w->weights = LV_POSITIONS * LV_EPOCHS;
+    w->pace = 1;
+    w->blobs_max = 4096;
+    if (s->large) {
+        w->positions = (uint64_t)LV_POSITIONS_A_SITE * leaves * s->sites;
+        w->epochs = 1;
+        w->weights = w->positions;
+        w->pace = 1 + w->hubs * s->sites / 14;
+        w->blobs_max = 16384;
+    }
+    w->hub = mem_alloc(w->hubs, sizeof *w->hub);
+    w->blob = mem_alloc(w->blobs_max, sizeof *w->blob);
     for (uint32_t i = 0; i < w->hubs; i++) {
         struct lv_hub *n = &w->hub[i];
+        bool middle = s->levels == 3 && i >= 1 && i <= s->fan;
         n->w = w;
         n->index = i;
-        n->up = i == 0 ? NULL : &w->hub[(i - 1) / 2];
-        n->leaf = 2 * i + 1 >= w->hubs;
+        n->up = i == 0 ? NULL : &w->hub[(i - 1) / s->fan];
+        n->leaf = s->fan * i + 1 >= w->hubs;
+        n->below = !s->large ? 1
+                   : n->leaf ? (s->sites + 1) / 2
+                   : middle  ? s->sites * s->fan / 2
+                             : 1 + leaves * s->sites / 4;
+        n->site = mem_alloc(s->sites, sizeof *n->site);
+        n->link.delta = mem_alloc(w->weights, sizeof *n->link.delta);
         (void)snprintf(n->name, sizeof n->name, "hub%u", i);
-        n->s = settings_of(w, i);
+        n->s = settings_of(w, n);
         lv_hub_open(n);
     }
+}
+
+static void raze(struct lv_world *w) {
+    for (uint32_t i = 0; i < w->hubs; i++) {
+        lv_hub_close(&w->hub[i]);
+        mem_free(w->hub[i].site);
+        mem_free(w->hub[i].link.delta);
+    }
+    for (uint32_t i = 0; i < w->blobs_max; i++) mem_free(w->blob[i].d);
+    mem_free(w->blob);
+    mem_free(w->hub);
 }
 
 static bool all_complete(struct lv_world *w) {
@@ -267,7 +313,7 @@ static void end_check(struct lv_world *w) {
     for (uint32_t i = 1; i < w->hubs; i++) {
         const struct lv_hub *n = &w->hub[i];
         const struct lv_version *v = lv_version_find(n, n->h->versions[n->h->head].v.version);
-        if (memcmp(v->theta, want->theta, sizeof v->theta) != 0)
+        if (memcmp(v->theta, want->theta, w->weights * sizeof *v->theta) != 0)
             lv_fail(w, "%s ends with other weights than the top", n->name);
     }
 }
@@ -295,39 +341,39 @@ static void say_state(const struct lv_world *w) {
     }
 }
 
-static bool run_seed(struct lv_world *w, uint32_t levels, uint64_t seed, bool trace) {
+static bool run_seed(struct lv_world *w, const struct lv_shape *shape, uint64_t seed, bool trace) {
     memset(w, 0, sizeof *w);
     prng_seed(&w->g, seed);
     w->seed = seed;
-    w->levels = levels;
+    w->shape = *shape;
     w->trace = trace;
     if (setjmp(w->out) == 0) {
         build(w);
-        while (w->turn < TURNS && !all_complete(w)) turn(w);
+        while (w->turn < (uint64_t)TURNS * w->pace && !all_complete(w)) turn(w);
         w->calm = true;
         for (uint32_t i = 0; i < w->hubs; i++) w->hub[i].link.cut_until = 0;
         while (!all_complete(w)) {
-            if (w->turn > TURNS + TURNS_CALM) say_state(w);
-            if (w->turn > TURNS + TURNS_CALM)
-                lv_fail(w, "L1: not complete when the faults are over");
+            bool over = w->turn > (uint64_t)(TURNS + TURNS_CALM) * w->pace;
+            if (over) say_state(w);
+            if (over) lv_fail(w, "L1: not complete when the faults are over");
             turn(w);
         }
         end_check(w);
     }
-    for (uint32_t i = 0; i < w->hubs; i++) lv_hub_close(&w->hub[i]);
+    raze(w);
     return w->why[0] == '\0';
 }
 
 /* ---- Seeds in a row -------------------------------------------------------------------------------------------------- */
-int cmd_sim_levels(uint32_t levels, uint64_t first, uint64_t count, bool trace) {
+int cmd_sim_levels(const struct lv_shape *shape, uint64_t first, uint64_t count, bool trace) {
     struct lv_world *w = mem_alloc(1, sizeof *w);
     uint64_t violations = 0, seeds = 0, turns = 0, crashes = 0, faults = 0, resets = 0, lost = 0,
              merges = 0;
     for (uint64_t i = 0; i < count && violations < VIOLATIONS_MAX; i++) {
-        bool good = run_seed(w, levels, first + i, trace);
+        bool good = run_seed(w, shape, first + i, trace);
         uint64_t before = w->turn;
         if (good && (first + i) % TWICE_EVERY == 0) {
-            good = run_seed(w, levels, first + i, false);
+            good = run_seed(w, shape, first + i, false);
             if (good && w->turn != before) {
                 good = false;
                 (void)snprintf(w->why, sizeof w->why, "the same seed went another way");
@@ -343,21 +389,25 @@ int cmd_sim_levels(uint32_t levels, uint64_t first, uint64_t count, bool trace) 
         if (good) continue;
         violations++;
         printf("FAIL seed %" PRIu64 " at turn %" PRIu64
-               ": %s\n     replay: beringia sim --levels %u "
-               "--seed %" PRIu64 "\n",
-               first + i, w->turn, w->why, levels, first + i);
+               ": %s\n     replay: beringia sim --levels %u%s --seed %" PRIu64 "\n",
+               first + i, w->turn, w->why, shape->levels,
+               shape->large ? " with the same --sites" : "", first + i);
     }
-    printf("levels=%u seeds=%" PRIu64 " violations=%" PRIu64 " turns=%" PRIu64 " merges=%" PRIu64
-           " crashes=%" PRIu64 " faults=%" PRIu64 " lost=%" PRIu64 " resets=%" PRIu64 "\n",
-           levels, seeds, violations, turns, merges, crashes, faults, lost, resets);
+    printf("levels=%u hubs=%u sites=%u seeds=%" PRIu64 " violations=%" PRIu64 " turns=%" PRIu64
+           " merges=%" PRIu64 " crashes=%" PRIu64 " faults=%" PRIu64 " lost=%" PRIu64
+           " resets=%" PRIu64 "\n",
+           shape->levels, w->hubs,
+           w->shape.sites * (shape->levels == 2 ? w->shape.fan : w->shape.fan * w->shape.fan),
+           seeds, violations, turns, merges, crashes, faults, lost, resets);
     mem_free(w);
     return violations > 0 ? 1 : 0;
 }
 
 uint64_t lv_hunt(uint32_t levels, uint64_t seeds, char why[400]) {
     struct lv_world *w = mem_alloc(1, sizeof *w);
+    const struct lv_shape shape = lv_shape_of(levels, 0);
     uint64_t seed = 1;
-    while (seed <= seeds && run_seed(w, levels, seed, false)) seed++;
+    while (seed <= seeds && run_seed(w, &shape, seed, false)) seed++;
     (void)snprintf(why, 400, "%s", w->why);
     mem_free(w);
     return seed <= seeds ? seed : 0;

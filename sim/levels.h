@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* levels.h - a tree of hubs in virtual time: beringia sim --levels 2|3. The production machines of hub and region
+/* levels.h - a tree of hubs in virtual time: beringia sim --levels 2|3 [--sites N]. The production machines of hub and region
  * (hub_step, region.c) and the production decisions of the uplink (uplink.c) on a simulated shore; sites are simple ones that
  * lease, train, hand in, crash and come back. docs/simulation.md.
  *
@@ -20,23 +20,25 @@
 #include "lease/lease.h"
 
 enum {
-    LV_HUBS = 7,       /* 1 + 2 + 4 */
-    LV_SITES = 2,      /* of a leaf hub */
-    LV_POSITIONS = 40, /* of an epoch, at most */
+    LV_POSITIONS = 40, /* of an epoch, at most: of a small tree */
     LV_EPOCHS = 2,
-    LV_WEIGHTS = LV_POSITIONS * LV_EPOCHS,
-    LV_BLOBS = 4096,
-    LV_VERSIONS = 1024,
-    LV_PARTS = 64,
+    LV_POSITIONS_A_SITE = 4, /* of a large one, of one epoch */
+    LV_VERSIONS = 4096,
+    LV_PARTS = 256,
+};
+struct lv_shape { /* a small tree: fan 2, 2 sites */
+    uint32_t levels, fan;
+    uint32_t sites; /* of a leaf hub */
+    bool large;
 };
 
 struct lv_blob {
     struct hash hash;
-    float d[LV_WEIGHTS];
+    float *d; /* [weights] */
 };
 struct lv_version { /* a checkpoint; number 0 has no weights but zeros */
     uint64_t version, tokens;
-    float theta[LV_WEIGHTS];
+    float *theta; /* [weights] */
     uint8_t *ledger;
     size_t ledger_bytes;
 };
@@ -50,7 +52,7 @@ struct lv_site {
 struct lv_uplink {
     struct uplink_state st, disk; /* disk: RUN/uplink/state */
     bool file;                    /* the contribution's file is there */
-    float delta[LV_WEIGHTS];      /* in it */
+    float *delta;                 /* in it; [weights] */
     /* volatile */
     bool member, next_closed, asking;
     uint32_t inc;
@@ -73,20 +75,24 @@ struct lv_hub {
     bool has_plan;
     struct hub_plan plan; /* parts and ledger are copies */
     struct hub_plan_part parts[LV_PARTS];
-    struct lv_version version[LV_VERSIONS];
-    uint32_t versions;
-    struct lv_site site[LV_SITES];
+    struct lv_version *version; /* [LV_VERSIONS] */
+    uint32_t versions,
+        below;            /* sites below it, in units of a small tree's leaf; 1 in a small tree */
+    struct lv_site *site; /* of a leaf; [shape.sites] */
     struct lv_uplink link;
 };
 struct lv_world {
     uint64_t seed, turn, positions, faults, crashes, resets, merges, lost;
-    uint32_t levels, hubs, epochs, rounds;
+    struct lv_shape shape;
+    uint32_t hubs, epochs, rounds,
+        pace; /* pace: turns until each hub had its, in those of a small tree */
+    uint64_t weights;
     struct prng g;
     time_ns now;
     bool calm, trace;
-    struct lv_hub hub[LV_HUBS];
-    struct lv_blob blob[LV_BLOBS];
-    uint32_t blobs;
+    struct lv_hub *hub;
+    struct lv_blob *blob;
+    uint32_t blobs, blobs_max;
     uint64_t names;
     jmp_buf out;
     char why[400];
@@ -117,7 +123,9 @@ void lv_uplink_start(struct lv_hub *n);
 void lv_uplink_pass(struct lv_hub *n);
 
 /* levels.c: the command. The mutants' hunt: the first seed that fails, or 0. */
-int cmd_sim_levels(uint32_t levels, uint64_t first, uint64_t count, bool trace);
+int cmd_sim_levels(const struct lv_shape *shape, uint64_t first, uint64_t count, bool trace);
+/* sites: at the leaves, in all; 0: a small tree. */
+struct lv_shape lv_shape_of(uint32_t levels, uint64_t sites);
 uint64_t lv_hunt(uint32_t levels, uint64_t seeds, char why[400]);
 
 #endif

@@ -122,14 +122,15 @@ static struct lv_version *compute(struct lv_hub *n) {
         lv_fail(n->w, "%s: a merge on a version that is not there", n->name);
     struct lv_version *v = &n->version[n->versions];
     memset(v, 0, sizeof *v);
+    v->theta = mem_alloc(n->w->weights, sizeof *v->theta);
     v->version = p->version;
     v->tokens = p->tokens_after;
-    memcpy(v->theta, parent->theta, sizeof v->theta);
+    memcpy(v->theta, parent->theta, n->w->weights * sizeof *v->theta);
     for (uint32_t i = 0; i < p->parts_count; i++) {
         const struct lv_blob *b = lv_blob_find(n->w, &p->parts[i].blob);
         if (b == NULL) lv_fail(n->w, "I11: %s merges a blob that is not there", n->name);
         float step = (float)(p->params.eta_r * p->parts[i].weight);
-        for (uint32_t k = 0; k < LV_WEIGHTS; k++) v->theta[k] -= step * b->d[k];
+        for (uint32_t k = 0; k < n->w->weights; k++) v->theta[k] -= step * b->d[k];
     }
     v->ledger_bytes = p->ledger.bytes_count;
     v->ledger = mem_alloc(v->ledger_bytes + 1, 1);
@@ -168,6 +169,7 @@ void lv_hub_merge(struct lv_hub *n) {
         counts_check(n, v);
         lv_say(n->w, "%s: version %llu", n->name, (unsigned long long)v->version);
     } else {
+        mem_free(v->theta);
         mem_free(v->ledger);
     }
     if (n->out.merge == NULL) plan_drop(n);
@@ -183,6 +185,8 @@ void lv_hub_open(struct lv_hub *n) {
     c.u.init.checkpoint.v[0] = 1;
     c.u.init.bytes = 100;
     n->alive = true;
+    n->version = mem_alloc(LV_VERSIONS, sizeof *n->version);
+    n->version[0].theta = mem_alloc(n->w->weights, sizeof(float));
     n->versions = 1; /* version 0: zeros */
     (void)lv_hub_step(n, &c);
     c = (struct hub_cmd){.kind = HUB_CMD_START};
@@ -196,7 +200,7 @@ void lv_hub_kill(struct lv_hub *n) {
     n->h = NULL;
     plan_drop(n);
     n->alive = false;
-    n->down_until = n->w->turn + prng_below(&n->w->g, 40);
+    n->down_until = n->w->turn + prng_below(&n->w->g, 40ULL * n->w->pace);
     n->w->crashes++;
     lv_say(n->w, "%s dies", n->name);
 }
@@ -233,5 +237,9 @@ void lv_hub_close(struct lv_hub *n) {
     hub_out_fini(&n->out);
     buf_fini(&n->journal);
     buf_fini(&n->snapshot);
-    for (uint32_t i = 0; i < n->versions; i++) mem_free(n->version[i].ledger);
+    for (uint32_t i = 0; i < n->versions; i++) {
+        mem_free(n->version[i].theta);
+        mem_free(n->version[i].ledger);
+    }
+    mem_free(n->version);
 }

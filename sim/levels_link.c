@@ -203,13 +203,13 @@ static bool take_in(struct lv_hub *n) {
     bool own = own_in && u->st.commit.bytes > 0;
     if (own && !u->file) return reset(n, "the contribution's file is gone");
     struct lv_blob *b = lv_blob_new(n->w);
-    for (uint32_t i = 0; i < LV_WEIGHTS; i++)
+    for (uint32_t i = 0; i < n->w->weights; i++)
         b->d[i] = from->theta[i] - to->theta[i] - (own ? u->delta[i] : 0);
     if (dies(n)) return false;
     c.u.take_in.version = u->head;
     c.u.take_in.from = v.taken;
     c.u.take_in.blob = b->hash;
-    c.u.take_in.bytes = DELTA_HEADER_BYTES + 4 * LV_WEIGHTS;
+    c.u.take_in.bytes = DELTA_HEADER_BYTES + 4 * n->w->weights;
     c.u.take_in.did = lv_name(n->w);
     memset(c.u.take_in.did.v + 12, 0, 4);
     c.u.take_in.spans = others;
@@ -234,7 +234,7 @@ static bool cut(struct lv_hub *n) {
     if (c.tokens == 0) c.steps = 0, c.lr_sum = 0, c.loss = 0;
     if (c.tokens > 0) {
         struct lv_blob *b = lv_blob_new(n->w);
-        for (uint32_t i = 0; i < LV_WEIGHTS; i++)
+        for (uint32_t i = 0; i < n->w->weights; i++)
             b->d[i] = u->delta[i] = from->theta[i] - head->theta[i];
         c.blob = b->hash;
         c.elements = n->s.parameters;
@@ -260,7 +260,7 @@ static bool lease_ask(struct lv_hub *n) {
     hub_region(n->h, 0, &v);
     if (!u->asking) {
         u->lease_ask = (struct wire_request){.kind = WIRE_LEASE};
-        u->lease_ask.u.lease.want = 2 + prng_below(&n->w->g, 3ULL * n->w->rounds);
+        u->lease_ask.u.lease.want = n->below * (2 + prng_below(&n->w->g, 3ULL * n->w->rounds));
         u->lease_ask.u.lease.base = v.taken;
         u->lease_ask.u.lease.ahead = u->st.current.count > 0;
         u->asking = true;
@@ -268,7 +268,7 @@ static bool lease_ask(struct lv_hub *n) {
     if (!up_ask(n, &u->lease_ask, &a)) return false;
     u->asking = false;
     if (a.code == WIRE_COMPLETE) {
-        u->ask_at = n->w->turn + 200; /* a rollback there may undo it */
+        u->ask_at = n->w->turn + 200ULL * n->w->pace; /* a rollback there may undo it */
         return true;
     }
     if (a.u.lease.granted) {

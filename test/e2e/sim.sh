@@ -25,6 +25,10 @@ run sim_two_thousand_seeds --seeds 2000
 run sim_synchronous_rounds --seeds 1000 --synchronous 1
 run sim_two_levels_of_hubs --levels 2 --seeds 100
 run sim_three_levels_of_hubs --levels 3 --seeds 40
+run sim_three_levels_of_sixty_sites --levels 3 --sites 60 --seeds 2
+for seed in 844 2134 15485 23077 25480; do # a contribution of skips alone, and a region that waits for it
+    run sim_three_levels_seed_$seed --levels 3 --seed $seed --no-trace
+done
 run sim_a_hundred_sites --sites 100 --seeds 3
 run sim_seeds_of_synchronous_rounds_that_failed_once --file "$ROOT/test/seeds/synchronous.txt" --synchronous 1
 run sim_the_same_seed_the_same_trace --seeds 100 --twice
