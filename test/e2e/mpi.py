@@ -259,7 +259,9 @@ def mpi_e2e_a_site_of_two_ranks_is_uninterrupted_training():
     gap = sum((x - y) ** 2 for k in alone for x, y in zip(last[k], alone[k]))
     way = sum((x - y) ** 2 for k in alone for x, y in zip(first[k], alone[k]))
     print(f"  gap / way of training: {math.sqrt(gap / way):.1e}")
-    want(math.sqrt(gap / way) <= 1e-5, "the weights are not those of central training")
+    # What a rebase rounds grows with the steps that follow: 3e-7 to 1.2e-5 in 19 runs. A sample too few or too many is one of
+    # 2,750 gradients: some 3e-4.
+    want(math.sqrt(gap / way) <= 5e-5, "the weights are not those of central training")
     return c
 
 
