@@ -45,7 +45,7 @@
     X(NO_REJOIN_AFTER_ROLLBACK, 0, "a site ahead of the head is never told")                       \
     X(OLD_TERM_BELIEVED, 1, "a hub that was replaced is believed")                                 \
     X(UPLOAD_IS_UNSENT, 0, "a COMMIT that was answered UPLOAD is taken as never sent")             \
-    X(UNKNOWN_IS_REJECTED, 1, "an unknown outcome is taken as a refusal")                          \
+    X(UNKNOWN_IS_REJECTED, 0, "an unknown outcome is taken as a refusal")                          \
     X(HB_SEQ_IGNORED, 1, "late heartbeats count")                                                  \
     X(RESUME_KEEPS_ALL, 0, "a JOIN keeps leases that its site does not have")                      \
     X(SHRINK_NOT_KEPT, 1, "a site says SHRINK_OK and trains on")                                   \
