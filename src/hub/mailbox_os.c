@@ -17,7 +17,7 @@
 #include "base/fault.h"
 #include "hub/gate_os.h"
 #include "hub/mailbox_ask_os.h"
-#include "object/object.h"
+#include "hub/objects_os.h"
 #include "wire/mail.h"
 
 enum {
@@ -93,7 +93,7 @@ void mailbox_look_at(struct mailbox *m, struct mailbox_view *out) {
     out->failures = c.failures;
     out->bytes_in = c.bytes_down;
     out->bytes_out = c.bytes_up;
-    out->cost = (double)c.writes / 1000 * m->price_writes + (double)c.reads / 1000 * m->price_reads;
+    out->cost = object_cost(&c, m->price_writes, m->price_reads);
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------ */
@@ -352,19 +352,6 @@ static void *worker_main(void *user) {
 }
 
 /* ---- Opening and closing ---------------------------------------------------------------------------------------- */
-static enum brg_status place_of(const struct hub_server *s, char address[MAIL_ADDRESS_MAX],
-                                struct object_place *p, struct err *e) {
-    const struct run_settings *r = &s->dir.settings;
-    char id[ID_HEX_BYTES];
-    id_hex(&s->dir.facts.run, id);
-    size_t n = strlen(r->blobs_store);
-    while (n > 0 && r->blobs_store[n - 1] == '/') n--;
-    (void)snprintf(address, MAIL_ADDRESS_MAX, "%.*s/%s", (int)n, r->blobs_store, id);
-    TRY(object_place_parse(address, r->blobs_endpoint, r->blobs_region, p, e));
-    (void)snprintf(p->ca, sizeof p->ca, "%s", r->blobs_ca);
-    return BRG_OK;
-}
-
 static void threads_start(struct mailbox *m) {
     m->polls = pthread_create(&m->poller, NULL, poller_main, m) == 0;
     CHECK(m->polls);
@@ -374,7 +361,6 @@ static void threads_start(struct mailbox *m) {
 
 enum brg_status mailbox_open(struct hub_server *s, struct err *e) {
     const struct run_settings *r = &s->dir.settings;
-    char address[MAIL_ADDRESS_MAX];
     struct object_place p;
     struct object_store *store = NULL;
     pthread_condattr_t monotonic;
@@ -383,8 +369,7 @@ enum brg_status mailbox_open(struct hub_server *s, struct err *e) {
         return err_set(e, BRG_E_CONFIG,
                        "blobs.mailbox: whoever reaches the bucket reaches the hub by it, and no "
                        "token is wanted yet; first `beringia token RUN create ...`");
-    TRY(place_of(s, address, &p, e));
-    TRY(object_store_open(&p, r->blobs_credentials, r->blobs_part_bytes, &store, e));
+    TRY(objects_store_open(s, &p, &store, e));
     struct mailbox *m = mem_alloc(1, sizeof *m);
     object_store_patience(store, MAIL_SILENCE_S);
     m->s = s;
@@ -392,7 +377,7 @@ enum brg_status mailbox_open(struct hub_server *s, struct err *e) {
     m->price_writes = r->blobs_price_writes;
     m->price_reads = r->blobs_price_reads;
     m->idle_ms = (uint32_t)(r->blobs_mailbox_idle_ns / NS_PER_MS);
-    (void)snprintf(m->address, sizeof m->address, "bucket:%s", address);
+    (void)snprintf(m->address, sizeof m->address, "bucket:s3://%s/%s", p.bucket, p.prefix);
     CHECK(pthread_mutex_init(&m->lock, NULL) == 0);
     CHECK(pthread_condattr_init(&monotonic) == 0);
     CHECK(pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0);

@@ -164,7 +164,7 @@ void objects_look_at(struct objects *o, struct objects_view *out) {
     out->failures = c.failures;
     out->bytes_up = c.bytes_up;
     out->bytes_down = c.bytes_down;
-    out->cost = (double)c.writes / 1000 * o->price_writes + (double)c.reads / 1000 * o->price_reads;
+    out->cost = object_cost(&c, o->price_writes, o->price_reads);
 }
 
 void objects_dirty(struct objects *o) {
@@ -455,23 +455,30 @@ void objects_settled(struct objects *o) {
 }
 
 /* ---- Opening and closing ------------------------------------------------------------------------------------ */
+enum brg_status objects_store_open(const struct hub_server *s, struct object_place *out_place,
+                                   struct object_store **out, struct err *e) {
+    const struct run_settings *r = &s->dir.settings;
+    struct object_place *p = out_place;
+    char url[sizeof r->blobs_store + ID_HEX_BYTES + 2], id[ID_HEX_BYTES];
+    id_hex(&s->dir.facts.run, id);
+    size_t n = strlen(r->blobs_store);
+    while (n > 0 && r->blobs_store[n - 1] == '/') n--;
+    (void)snprintf(url, sizeof url, "%.*s/%s", (int)n, r->blobs_store, id);
+    TRY(object_place_parse(url, r->blobs_endpoint, r->blobs_region, p, e));
+    (void)snprintf(p->ca, sizeof p->ca, "%s", r->blobs_ca);
+    if (p->ca[0] != '\0' && access(p->ca, R_OK) != 0)
+        return err_set(e, BRG_E_CONFIG, "blobs.ca: %s cannot be read", p->ca);
+    return object_store_open(p, r->blobs_credentials, r->blobs_part_bytes, out, e);
+}
+
 enum brg_status objects_open(struct hub_server *s, struct objects **out, struct err *e) {
     const struct run_settings *r = &s->dir.settings;
     struct object_place p;
-    char url[sizeof r->blobs_store + ID_HEX_BYTES + 2], id[ID_HEX_BYTES];
     struct object_store *store = NULL;
     pthread_condattr_t monotonic;
     *out = NULL;
     if (r->blobs_store[0] == '\0') return BRG_OK;
-    id_hex(&s->dir.facts.run, id); /* two runs may share a bucket: neither removes the other's */
-    size_t n = strlen(r->blobs_store);
-    while (n > 0 && r->blobs_store[n - 1] == '/') n--;
-    (void)snprintf(url, sizeof url, "%.*s/%s", (int)n, r->blobs_store, id);
-    TRY(object_place_parse(url, r->blobs_endpoint, r->blobs_region, &p, e));
-    (void)snprintf(p.ca, sizeof p.ca, "%s", r->blobs_ca);
-    if (p.ca[0] != '\0' && access(p.ca, R_OK) != 0)
-        return err_set(e, BRG_E_CONFIG, "blobs.ca: %s cannot be read", p.ca);
-    TRY(object_store_open(&p, r->blobs_credentials, r->blobs_part_bytes, &store, e));
+    TRY(objects_store_open(s, &p, &store, e));
     struct objects *o = mem_alloc(1, sizeof *o);
     o->s = s;
     o->store = store;

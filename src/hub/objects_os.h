@@ -16,7 +16,13 @@
 
 #include "hub/json_view.h"
 #include "hub/server_os.h"
+#include "object/object.h"
 #include "wire/direct.h"
+
+/* The store of blobs.store, opened at this run's place in it: PREFIX/RUN'S ID, for two runs may share a bucket and neither touches the
+ * other's. E_CONFIG as objects_open. */
+enum brg_status objects_store_open(const struct hub_server *s, struct object_place *out_place,
+                                   struct object_store **out, struct err *e) MUST_USE;
 
 struct objects;
 /* *out NULL: this run has none. E_CONFIG: settings or credentials; a store that is not reached is no error. */

@@ -118,6 +118,8 @@ void object_store_close(struct object_store *s); /* takes NULL too; nobody may b
 /* Instead of a minute: how long a request waits without a byte, and for a connection. Before the first request. */
 void object_store_patience(struct object_store *s, uint32_t seconds);
 struct object_counts object_store_counts(struct object_store *s);
+/* What they cost; prices are of 1,000 requests. */
+double object_cost(const struct object_counts *c, double price_writes, double price_reads);
 /* The store's own clock at its last answer, seconds since 1970; 0: none yet. What it says of its objects' ages is to be
  * compared with this, and not with a clock of this machine. */
 int64_t object_store_date(struct object_store *s);

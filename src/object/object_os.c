@@ -75,6 +75,10 @@ struct object_counts object_store_counts(struct object_store *s) {
     return c;
 }
 
+double object_cost(const struct object_counts *c, double price_writes, double price_reads) {
+    return (double)c->writes / 1000 * price_writes + (double)c->reads / 1000 * price_reads;
+}
+
 int64_t object_store_date(struct object_store *s) {
     CHECK(pthread_mutex_lock(&s->lock) == 0);
     int64_t date = s->date;

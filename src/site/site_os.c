@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "site/api_os.h"
-#include "wire/mail.h"
 #include "wire/net_os.h"
 
 #define TIMEOUT_MAX_NS (24 * 3600 * (time_ns)NS_PER_S)
@@ -84,9 +83,7 @@ static enum brg_status options_take(struct brg_site *s, const struct brg_options
     snprintf(s->name, sizeof s->name, "%s", o->site_name);
     snprintf(s->dir, sizeof s->dir, "%s", o->state_dir);
     TRY(fabric_take(s, o->fabric, e));
-    s->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
-    if (strncmp(s->url, "bucket:", 7) == 0 && s->timeout_ns < MAIL_PATIENCE_S * (time_ns)NS_PER_S)
-        s->timeout_ns = MAIL_PATIENCE_S * (time_ns)NS_PER_S;            /* both ends look seldom */
+    s->timeout_ns = client_timeout(s->url, o->timeout_ns);
     if (s->timeout_ns > TIMEOUT_MAX_NS) s->timeout_ns = TIMEOUT_MAX_NS; /* pauses are made of it */
     s->checkpoint_every_ns = o->checkpoint_every_ns;
     s->batch = o->batch_samples;

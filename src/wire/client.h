@@ -37,6 +37,10 @@ struct client_options {
     time_ns timeout_ns;
 };
 
+/* The time limit that a client of url has where `asked` is wanted: 30 s where that is 0, and through a bucket, where both ends
+ * look seldom, no less than MAIL_PATIENCE_S. */
+time_ns client_timeout(const char *url, time_ns asked);
+
 struct client;
 /* Once a process, before any thread is started. */
 enum brg_status client_global_init(struct err *e) MUST_USE;

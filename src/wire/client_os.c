@@ -104,6 +104,12 @@ enum brg_status client_identity(const struct client_options *o, struct net_ident
     return net_identity_open(bucket ? "https://bucket" : o->url, o->token_file, o->ca_file, out, e);
 }
 
+time_ns client_timeout(const char *url, time_ns asked) {
+    time_ns t = asked > 0 ? asked : 30 * (time_ns)NS_PER_S;
+    time_ns least = strncmp(url, "bucket:", 7) == 0 ? MAIL_PATIENCE_S * (time_ns)NS_PER_S : 0;
+    return t < least ? least : t;
+}
+
 enum brg_status client_open(const struct client_options *o, struct client **out, struct err *e) {
     bool http = strncmp(o->url, "http://", 7) == 0 || strncmp(o->url, "https://", 8) == 0;
     bool spool = strncmp(o->url, "spool:", 6) == 0, bucket = strncmp(o->url, "bucket:", 7) == 0;
@@ -125,9 +131,7 @@ enum brg_status client_open(const struct client_options *o, struct client **out,
     net_identity_store(&c->store);
     memcpy(c->url, o->url, n + 1);
     while (n > 0 && c->url[n - 1] == '/') c->url[--n] = '\0';
-    c->timeout_ns = o->timeout_ns > 0 ? o->timeout_ns : 30 * (time_ns)NS_PER_S;
-    if (bucket && c->timeout_ns < MAIL_PATIENCE_S * (time_ns)NS_PER_S)
-        c->timeout_ns = MAIL_PATIENCE_S * (time_ns)NS_PER_S;
+    c->timeout_ns = client_timeout(o->url, o->timeout_ns);
     c->fd = -1;
     const char *history = getenv("BERINGIA_HISTORY"); /* nobody calls setenv once threads run */
     c->history =
